@@ -64,6 +64,24 @@ def feeds() -> list[np.ndarray]:
     return [np.linspace(begin, 1, SHAPE[1], dtype=np.float32).reshape(SHAPE) for begin in (-1, 0)]
 
 
+def queued(ov: Any, compiled: Any, arrays: list[np.ndarray]) -> dict[str, float]:
+    """Measure an inference of an AsyncInferQueue of 1, 4 and 8 requests, without a callback and with one."""
+    times = {}
+    for callback in ("", ", callback"):
+        for count in (1, 4, 8):
+            queue = ov.AsyncInferQueue(compiled, count)
+            if callback:
+                queue.set_callback(lambda request, item: None)
+
+            def run(queue: Any = queue) -> None:
+                for _ in range(64):
+                    queue.start_async(arrays)
+                queue.wait_all()
+
+            times[f"queue of {count}{callback}"] = microseconds(run, CALLS // 64) / 64
+    return times
+
+
 def ovgpu_calls() -> dict[str, float]:
     """Measure the ways to call ovgpu on the card."""
     from tests.emulator import stream
@@ -81,7 +99,7 @@ def ovgpu_calls() -> dict[str, float]:
             expected = [np.copy(value) for value in request.infer(arrays).values()]
             compiled(arrays)
         np.testing.assert_array_equal(expected, [sum(arrays), arrays[0] - arrays[1]])
-        idle, queue = True, ov.AsyncInferQueue(compiled, 8)
+        idle = True
 
         def own_tensors() -> Any:
             own = compiled.create_infer_request()
@@ -93,11 +111,6 @@ def ovgpu_calls() -> dict[str, float]:
             request.start_async(arrays)
             request.wait()
 
-        def queued() -> None:
-            for _ in range(64):
-                queue.start_async(arrays)
-            queue.wait_all()
-
         own, shared = own_tensors(), compiled.create_infer_request()
         return {
             "infer": microseconds(lambda: request.infer(arrays)),
@@ -106,8 +119,7 @@ def ovgpu_calls() -> dict[str, float]:
             "share_inputs": microseconds(lambda: shared.infer(arrays, share_inputs=True)),
             "own tensors": microseconds(lambda: own.infer(share_outputs=True)),
             "start_async, wait": microseconds(asynchronous),
-            "queue of 8": microseconds(queued, CALLS // 64) / 64,
-        }
+        } | queued(ov, compiled, arrays)
 
 
 def onnxruntime_calls() -> dict[str, float]:
@@ -156,7 +168,7 @@ def openvino_calls() -> dict[str, float]:
         "infer": microseconds(lambda: request.infer(arrays)),
         "compiled()": microseconds(lambda: compiled(arrays)),
         "start_async, wait": microseconds(asynchronous),
-    }
+    } | queued(ov, compiled, arrays)
 
 
 WORKERS: dict[str, Worker] = {
@@ -187,8 +199,8 @@ def rows_of(figures: dict[str, dict[str, float]]) -> list[Sequence[str]]:
         "share_inputs": ("onnxruntime", "run"),
         "own tensors": ("onnxruntime", "IOBinding"),
         "start_async, wait": ("openvino", "start_async, wait"),
-        "queue of 8": ("openvino", "start_async, wait"),
     }
+    peers |= {call: ("openvino", call) for call in figures["ovgpu"] if call.startswith("queue")}
     rows = []
     for call, now in figures["ovgpu"].items():
         before, (peer, peers_call) = figures["before"][call], peers[call]

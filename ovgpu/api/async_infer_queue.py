@@ -8,20 +8,24 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
+from weakref import ref
 
 from ovgpu._util import forks
 from ovgpu._util.claim import Claim
 from ovgpu._util.unpicklable import Unpicklable
 from ovgpu.api.compiled_model import CompiledModel
+from ovgpu.api.in_flight import InFlight, first_to_end
 from ovgpu.api.infer_request import CALLER, InferRequest
+from ovgpu.api.watchers import Watchers
 
 
 class AsyncInferQueue(Unpicklable):
     """Pool of requests that run in parallel. `start_async` uses the next idle request, and waits while there is none.
 
     ``jobs`` is the number of requests; 0 stands for the device's OPTIMAL_NUMBER_OF_INFER_REQUESTS. A request is idle
-    again when its callback has returned. If an inference or a callback raises, the other requests go on, and `wait_all`
-    raises the first error. Several threads may use the queue. In a forked process all requests are idle.
+    again when its callback has returned. Without a callback, an inference on a device ends in the thread that waits for
+    it, or for an idle request. If an inference or a callback raises, the other requests go on, and `wait_all` raises
+    the first error. Several threads may use the queue. In a forked process all requests are idle.
     """
 
     def __init__(self, model: CompiledModel, jobs: int = 0) -> None:
@@ -39,13 +43,16 @@ class AsyncInferQueue(Unpicklable):
     def _reset(self) -> None:
         """Initialize the state in which all requests are idle and no thread uses the queue."""
         self._forks = forks.count
+        self._watchers = Watchers(len(self._requests))  # call the callbacks of inferences in flight
         self._idle = deque(range(len(self._requests)))
-        self._changed = threading.Condition()  # guards the fields below; notified when a request becomes idle
+        # Guards the fields below. Notified when a request becomes idle, or has an inference in flight.
+        self._changed = threading.Condition()
         self._running: dict[int, int] = {}  # index of a request -> number of its inference, in the order of starts
         self._started = 0  # number of inferences started
         self._error: BaseException | None = None
         self._callback_threads: set[int] = set()  # ids of the threads in a callback
         self._blocked_callbacks = 0  # number of callbacks that wait for an idle request
+        self._waiting = 0  # number of threads that wait, or are about to
 
     def start_async(self, inputs: Any = None, userdata: Any = None, share_inputs: bool = False) -> None:
         """Start an inference with the next idle request; see `InferRequest.infer` for the inputs.
@@ -53,22 +60,36 @@ class AsyncInferQueue(Unpicklable):
         Wait until a request is idle. In a callback, raise RuntimeError if no request can ever become idle.
         """
         self._check_process()
-        request_id, inference_id, runner = -1, 0, Claim()
+        request_id, inference_id, runner, callback = -1, 0, Claim(), self._callback
         try:
-            with self._changed:
-                self._await_idle()
-                request_id = self._idle[0]
-                self._started = inference_id = self._started + 1
-                self._running[request_id] = inference_id
-                self._idle.popleft()  # only now: if a signal handler raises before, the request is still idle
-                self._userdata[request_id] = userdata
-            self._requests[request_id].start(
-                inputs, share_inputs, partial(self._complete, request_id, inference_id), runner
+            while request_id < 0:
+                if not self._idle:
+                    self._await_idle()
+                with self._changed:
+                    if self._idle:
+                        request_id = self._idle[0]
+                        self._started = inference_id = self._started + 1
+                        self._running[request_id] = inference_id
+                        self._idle.popleft()  # only now: if a signal handler raises before, the request is still idle
+                        self._userdata[request_id] = userdata
+            on_done = (
+                partial(_complete, ref(self), request_id, inference_id)  # nobody waits if the queue is dropped
+                if callback is None
+                else partial(self._complete, request_id, inference_id, callback)
             )
+            self._requests[request_id].start(inputs, share_inputs, on_done, runner, prompt=False)
         except BaseException:
             if request_id >= 0 and runner.take(CALLER):  # else the inference runs and ends as usual
                 self._release(request_id, inference_id)
             raise
+        else:
+            in_flight = None if callback is None else self._requests[request_id].in_flight
+            if in_flight is not None:
+                self._watchers.put(in_flight)
+        finally:
+            if self._waiting:
+                with self._changed:
+                    self._changed.notify_all()
 
     def wait_all(self) -> None:
         """Wait for all inferences started before this call. Raise the first error since the last call."""
@@ -77,7 +98,8 @@ class AsyncInferQueue(Unpicklable):
             if threading.get_ident() in self._callback_threads:
                 raise RuntimeError("wait_all in a callback would wait for itself")
             last = self._started
-            self._changed.wait_for(lambda: all(inference_id > last for inference_id in self._running.values()))
+        self._await(lambda: all(inference_id > last for inference_id in self._running.values()), last)
+        with self._changed:
             error, self._error = self._error, None
         if error is not None:
             raise error
@@ -86,17 +108,23 @@ class AsyncInferQueue(Unpicklable):
         """Return whether a request is idle, so that `start_async` would not wait."""
         self._check_process()
         with self._changed:
-            return bool(self._idle)
+            in_flight = None if self._idle else self._in_flight()
+        if in_flight is not None and in_flight.is_reached():
+            in_flight.end()
+        return bool(self._idle)
 
     def get_idle_request_id(self) -> int:
         """Wait for an idle request. Return the index of the request that `start_async` uses next."""
         self._check_process()
-        with self._changed:
+        while True:
             self._await_idle()
-            return self._idle[0]
+            with self._changed:
+                if self._idle:
+                    return self._idle[0]
 
     def set_callback(self, callback: Callable[[InferRequest, Any], Any]) -> None:
-        """Set ``callback(request, userdata)``, called after each inference that succeeds, on the request's thread."""
+        """Set ``callback(request, userdata)``, called after each inference that is started from now on and succeeds, on
+        a thread of the queue or of the request."""
         if not callable(callback):
             raise TypeError(f"a callback is callable, got {type(callback).__name__}")
         self._callback = callback
@@ -126,39 +154,72 @@ class AsyncInferQueue(Unpicklable):
             self._reset()
 
     def _await_idle(self) -> None:
-        """Wait for an idle request, with the lock held. In a callback, raise RuntimeError if the callbacks of all other
-        requests wait too, which would be a deadlock."""
-        if self._idle:
-            return
-        in_callback = threading.get_ident() in self._callback_threads
+        """Wait for an idle request. In a callback, raise RuntimeError if the callbacks of all other requests wait too,
+        which would be a deadlock."""
+        self._await(lambda: bool(self._idle), None, threading.get_ident() in self._callback_threads)
+
+    def _await(self, is_reached: Callable[[], bool], last: int | None, in_callback: bool = False) -> None:
+        """Wait until ``is_reached()``, and end inferences in flight meanwhile, up to the number ``last``."""
+        while True:
+            with self._changed:
+                self._waiting += 1  # before `_in_flight`: a thread that adds one looks at this after it
+                try:
+                    if is_reached():
+                        return
+                    in_flight = self._in_flight(last)
+                    if in_flight is None:
+                        self._await_change(in_callback)
+                finally:
+                    self._waiting -= 1
+            if in_flight is not None:
+                in_flight.end()
+
+    def _await_change(self, in_callback: bool) -> None:
         if in_callback and self._blocked_callbacks + 1 >= len(self._requests):
             raise RuntimeError("start_async in a callback needs an idle request, and all others wait for one too")
         self._blocked_callbacks += in_callback
         try:
-            self._changed.wait_for(lambda: bool(self._idle))
+            self._changed.wait()
         finally:
             self._blocked_callbacks -= in_callback
 
-    def _complete(self, request_id: int, inference_id: int, error: BaseException | None) -> None:
-        """Call the callback after an inference, on its thread, and make the request idle."""
+    def _in_flight(self, last: int | None = None) -> InFlight | None:
+        """Return the inference in flight that this thread should end first, up to the number ``last``."""
+        running = [self._requests[i].in_flight for i, number in self._running.items() if last is None or number <= last]
+        return first_to_end([inference for inference in running if inference is not None and not inference.is_watched])
+
+    def _complete(
+        self,
+        request_id: int,
+        inference_id: int,
+        callback: Callable[[InferRequest, Any], Any] | None,
+        error: BaseException | None,
+    ) -> None:
+        """Call the callback after an inference, on the thread that ends it, and make the request idle."""
         thread = threading.get_ident()
         try:
-            if error is None and self._callback is not None:
-                with self._changed:
-                    self._callback_threads.add(thread)
-                self._callback(self._requests[request_id], self._userdata[request_id])
+            if error is None and callback is not None:
+                self._callback_threads.add(thread)
+                callback(self._requests[request_id], self._userdata[request_id])
         except BaseException as e:
             error = e
         with self._changed:
             self._callback_threads.discard(thread)
             self._error = self._error or error
-        self._release(request_id, inference_id)
+            self._release(request_id, inference_id)
 
     def _release(self, request_id: int, inference_id: int) -> None:
         """Make the request idle, unless another inference has been started on it."""
         with self._changed:
             if self._running.get(request_id) == inference_id:
-                del self._running[request_id]
                 if request_id not in self._idle:
                     self._idle.append(request_id)
+                del self._running[request_id]  # after it: if a signal handler raises before, the end is repeated
                 self._changed.notify_all()
+
+
+def _complete(queue: ref[AsyncInferQueue], request_id: int, inference_id: int, error: BaseException | None) -> None:
+    """Make a request of the queue idle after an inference without a callback."""
+    existing = queue()
+    if existing is not None:
+        existing._complete(request_id, inference_id, None, error)

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from ovgpu._util.attributes import attribute
 from ovgpu._util.claim import Claim
+from ovgpu.api.in_flight import InFlight
 from ovgpu.api.request_tensors import RequestTensors
 from ovgpu.compile.compilation import Compilation
 from ovgpu.request.results import OVDict
 from ovgpu.request.session import Session
+from ovgpu.request.started import Started
 from ovgpu.request.variables import VariableState
 from ovgpu.runtime.plan import Plan
 from ovgpu.runtime.profile import ProfilingInfo, Span
@@ -47,7 +49,7 @@ class InferRequest(RequestTensors):
             )
         self._session = Session(other)
         self._owner = Claim()  # the running inference owns the request
-        self._future: Future[None] | None = None  # of the inference that was started last
+        self._future: Future[None] | InFlight | None = None  # of the inference that was started last
         self._worker: ThreadPoolExecutor | None = None
         self._thread = 0  # id of the worker's thread
         self._callback: Callable[[Any], Any] | None = None
@@ -103,60 +105,95 @@ class InferRequest(RequestTensors):
             raise
 
     def start_async(self, inputs: Any = None, userdata: Any = None, share_inputs: bool = False) -> None:
-        """Set inputs, see `infer`, and start an inference on the request's own thread.
+        """Set inputs, see `infer`, and start an inference.
 
-        ``userdata`` is passed to the callback. Read the outputs after `wait` has returned, or in the callback. The
-        thread ends when the request is dropped, after an inference that is running then and its callback. If a signal
-        handler interrupts the call, the inference may have been started.
+        ``userdata`` is passed to the callback. Read the outputs after `wait` has returned, or in the callback. If a
+        signal handler interrupts the call, the inference may have been started.
+
+        An inference that repeats an earlier one on a CUDA device is enqueued by this call. It ends in the thread that
+        waits for it, unless there is a callback. Any other inference, and the callback, runs on the request's own
+        thread, which ends when the request is dropped, after an inference that is running then and its callback.
         """
         if userdata is not None and self._callback is None:
             warnings.warn("There is no callback function to pass `userdata` into!", RuntimeWarning, 2)
         elif userdata is not None:
             self._check_idle()
             self._userdata = userdata
-        self.start(inputs, share_inputs, self._call_back, Claim())
+        if self._callback is None:
+            self.start(inputs, share_inputs, None, Claim(), prompt=False)
+        else:
+            self.start(inputs, share_inputs, self._call_back, Claim(), prompt=True)
 
     def start(
-        self, inputs: Any, share_inputs: bool, on_done: Callable[[BaseException | None], Any], runner: Claim
+        self,
+        inputs: Any,
+        share_inputs: bool,
+        on_done: Callable[[BaseException | None], Any] | None,
+        runner: Claim,
+        *,
+        prompt: bool,
     ) -> None:
-        """Start an inference, after which its thread calls ``on_done`` with None or the error.
+        """Start an inference, after which the thread that ends it calls ``on_done`` with None or the error.
 
-        The thread takes the claim ``runner``. If `start` raises and the inference does not run, `CALLER` can take the
-        claim. The inference may run nevertheless if a signal handler raised.
+        With ``prompt`` it ends on the request's thread as soon as it can. Without, it may be `in_flight` afterwards,
+        and ends when somebody waits for it.
+
+        The inference takes the claim ``runner``. If `start` raises and the inference does not run, `CALLER` can take
+        the claim. The inference may run nevertheless if a signal handler raised.
         """
-        from concurrent.futures import Future, ThreadPoolExecutor  # slow to import: it imports logging
-
-        future, last = Future[None](), self._future
+        inference, last = object(), self._future
         try:
-            self._begin(future)
+            self._begin(inference)
             last = self._future
-            self._session.set_inputs(inputs, share_inputs)
-            self._session.wait_for_producers()
-            if self._worker is None:
-                self._worker = ThreadPoolExecutor(1, thread_name_prefix="ovgpu-request")
             self._session.cancellation.requested = False
-            self._future = future
-            self._worker.submit(self._run_async, future, runner, on_done)
+            started = self._session.start(inputs, share_inputs, on_done is not None)
+            if started.launched and not prompt:
+                self._future = InFlight(self._session, started, self._owner, inference, on_done)
+                runner.take(inference)
+            else:
+                self._start_thread(started, inference, on_done, runner)
         except BaseException:
             if runner.take(CALLER):
-                if self._future is future:
-                    self._future = last
-                self._owner.release(future)
+                self._session.backend.abandon()  # the inference may have been enqueued
+                self._future = last
+                self._owner.release(inference)
             raise
 
-    def _run_async(self, future: Future[None], runner: Claim, on_done: Callable[[BaseException | None], Any]) -> None:
+    def _start_thread(
+        self,
+        started: Started,
+        inference: object,
+        on_done: Callable[[BaseException | None], Any] | None,
+        runner: Claim,
+    ) -> None:
+        """End an inference on the request's thread."""
+        from concurrent.futures import Future, ThreadPoolExecutor  # slow to import: it imports logging
+
+        if self._worker is None:
+            self._worker = ThreadPoolExecutor(1, thread_name_prefix="ovgpu-request")
+        self._future = future = Future[None]()
+        self._worker.submit(self._run_async, started, inference, future, runner, on_done)
+
+    def _run_async(
+        self,
+        started: Started,
+        inference: object,
+        future: Future[None],
+        runner: Claim,
+        on_done: Callable[[BaseException | None], Any] | None,
+    ) -> None:
         if not runner.take(future):
             return
         self._thread = threading.get_ident()
         error: BaseException | None = None
         try:
-            self._session.cancellation.check()
-            self._session.state = self._session.run()
+            self._session.state = self._session.finish(started)
         except BaseException as e:
             error = e
-        self._owner.release(future)
+        self._owner.release(inference)
         try:
-            on_done(error)
+            if on_done is not None:
+                on_done(error)
         except BaseException as e:
             error = e
         if error is None:
@@ -180,7 +217,9 @@ class InferRequest(RequestTensors):
         """
         self._check_process()
         future = self._future
-        if future is not None and (future.done() or threading.get_ident() != self._thread):
+        if isinstance(future, InFlight) or (
+            future is not None and (future.done() or threading.get_ident() != self._thread)
+        ):
             future.result()
 
     def wait_for(self, timeout: int) -> bool:
@@ -189,6 +228,11 @@ class InferRequest(RequestTensors):
         future = self._future
         if future is None:
             return False
+        if isinstance(future, InFlight):
+            if not future.wait_for(timeout / 1000):
+                return False
+            future.result()
+            return True
         try:
             future.result(timeout / 1000)
         except TimeoutError:
@@ -196,6 +240,12 @@ class InferRequest(RequestTensors):
                 raise
             return False
         return True
+
+    @property
+    def in_flight(self) -> InFlight | None:
+        """The inference that was started and ends when somebody waits for it; None if there is none."""
+        future = self._future
+        return future if isinstance(future, InFlight) and not future.has_ended else None
 
     def cancel(self) -> None:
         """Cancel the inference that runs or was started: `infer` or `wait` raises RuntimeError; the state is unchanged.
@@ -222,12 +272,22 @@ class InferRequest(RequestTensors):
     def _begin(self, inference: object) -> None:
         self._check_process()
         if not self._owner.take(inference):
-            raise RuntimeError("Infer Request is busy")
+            self._end_reached()
+            if not self._owner.take(inference):
+                raise RuntimeError("Infer Request is busy")
 
     def _check_idle(self) -> None:
         self._check_process()
         if self._owner:
-            raise RuntimeError("Infer Request is busy")
+            self._end_reached()
+            if self._owner:
+                raise RuntimeError("Infer Request is busy")
+
+    def _end_reached(self) -> None:
+        """End the inference in flight, if the device has done its work."""
+        in_flight = self.in_flight
+        if in_flight is not None and in_flight.is_reached():
+            in_flight.end()
 
     def _check_process(self) -> None:
         """Drop the parent's running inference if this is a forked process. There, raise DeviceError for a request on a
@@ -235,7 +295,7 @@ class InferRequest(RequestTensors):
         if not self._session.is_forked:
             return
         self._session.continue_forked()
-        if self._future is not None and not self._future.done():
+        if isinstance(self._future, InFlight) or (self._future is not None and not self._future.done()):
             from concurrent.futures import Future
 
             self._future = Future()

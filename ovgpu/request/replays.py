@@ -134,14 +134,22 @@ class Replay:
             and self.executor.holds(self._key, self.binding())
         )
 
-    def run(self) -> None:
-        """Enqueue the inference."""
+    def run(self) -> bool:
+        """Run the inference: enqueue its graphs, and run its parts on the host. Return True."""
         for copied in self._copies:
             copied.copy()
         with np.errstate(all="ignore"):
             binding = self.binding()
             assert binding is not None  # it was alive when `matches` returned True
             self.executor.run_recording(self.executor.program.segments[0].steps, binding)
+        return True
+
+    def enqueue(self) -> bool:
+        """Enqueue the inference. Return False, and enqueue nothing, unless it is one graph: the host runs its parts."""
+        for copied in self._copies:
+            copied.copy()
+        binding = self.binding()
+        return binding is not None and self.executor.backend.launch_whole(binding)
 
     def hold(self) -> Binding | None:
         """Return the binding of the graph, marked as the last one used; None if the executor has dropped it."""

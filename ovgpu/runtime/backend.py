@@ -88,6 +88,25 @@ class Clock(Protocol):
         """End the innermost range."""
 
 
+class Completion(Protocol):
+    """The end of one inference on a stream, which other threads may wait for. The next inference uses it again."""
+
+    def begin(self) -> None:
+        """Note that the inference is enqueued from here on."""
+
+    def end(self) -> None:
+        """Note that the inference has been enqueued."""
+
+    def is_reached(self) -> bool:
+        """Return whether the work between `begin` and `end` is done, or has failed."""
+
+    def wait(self) -> None:
+        """Wait for the work between `begin` and `end`. Raise the device's errors."""
+
+    def seconds(self) -> float:
+        """Return the seconds between `begin` and `end` on the device; the work must be done."""
+
+
 class Slicing(Protocol):
     """Copier between fixed addresses and the parts of a loop's sliced and concatenated tensors.
 
@@ -254,6 +273,12 @@ class RemoteBackend(Backend, Protocol):
 
     def convert(self, source: Array, target: Array) -> None:
         """Copy a device array of any layout and element type into another one of the same shape."""
+
+    def completion(self, sleeping: bool) -> Completion:
+        """Return a completion for inferences of this request, one after the other.
+
+        ``sleeping``: a thread that waits for it leaves its core to others, and wakes later, by some ten microseconds.
+        """
 
 
 def is_remote(backend: Backend) -> TypeGuard[RemoteBackend]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import sys
 from collections import Counter
 from pathlib import Path
@@ -11,6 +12,17 @@ from typing import Any, Self
 import ovgpu
 
 PACKAGE = str(Path(ovgpu.__file__).parent)
+LOAD_CONST = dis.opmap["LOAD_CONST"]
+
+
+def _ends_with(frame: FrameType) -> bool:
+    """Return whether a ``with`` block is about to end: `__exit__` is called with None three times.
+
+    A signal handler never runs there: Python looks for signals after calls, at loops and where functions begin.
+    """
+    code, at = frame.f_code, frame.f_lasti
+    instructions = [(code.co_code[i], code.co_code[i + 1]) for i in range(at, min(at + 6, len(code.co_code)), 2)]
+    return len(instructions) == 3 and all(op == LOAD_CONST and code.co_consts[n] is None for op, n in instructions)
 
 
 class Interruption:
@@ -40,7 +52,7 @@ class Interruption:
         return self._line if name.startswith(PACKAGE) or name == "<string>" else None  # or a generated function
 
     def _line(self, frame: FrameType, event: str, arg: Any) -> Any:
-        if event == "line":
+        if event == "line" and not _ends_with(frame):
             self.passed.append((frame.f_code.co_filename, frame.f_lineno))
             if self.lines == self.at:
                 raise KeyboardInterrupt

@@ -344,7 +344,8 @@ def test_overflow(emulated: str) -> None:
 
 
 @pytest.mark.parametrize("way", ["copied", "shared", "tensor", "on the device"])
-def test_results_that_come_back(emulated: str, way: str) -> None:
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["infer", "start_async"])
+def test_results_that_come_back(emulated: str, way: str, asynchronous: bool) -> None:
     """A view of a result is an input that is read once, even if the inference is repeated in a wider type."""
     request, expected = widening(emulated).create_infer_request(), 0.009 * np.ones(SHAPE)
     if way == "on the device":
@@ -352,16 +353,24 @@ def test_results_that_come_back(emulated: str, way: str) -> None:
     elif way == "tensor":
         request.set_input_tensor(request.get_output_tensor())
     share = way == "shared"
-    result = request.infer([expected.astype(np.float32)], share, share_outputs=True)[0]
+
+    def infer(inputs: Any) -> Any:
+        if not asynchronous:
+            return request.infer(inputs, share, share_outputs=True)[0]
+        request.start_async(inputs, share_inputs=share)
+        request.wait()
+        return request._session.results(True, True)[0]
+
+    result = infer([expected.astype(np.float32)])
     for _ in range(6):  # until inferences are direct calls, if they can be
         small = result if isinstance(result, np.ndarray) else result.get()
         small[...] = expected
-        result = request.infer([small], share, share_outputs=True)[0]
+        result = infer([small])
     if way == "on the device":
         request.set_input_tensor(request.get_output_tensor())
     for _ in range(3):
         inputs = None if way in ("tensor", "on the device") else [result]
-        result, expected = request.infer(inputs, share, share_outputs=True)[0], expected * 100
+        result, expected = infer(inputs), expected * 100
         found = result if isinstance(result, np.ndarray) else result.get()
         np.testing.assert_allclose(found, expected * 100, rtol=2e-2)
 

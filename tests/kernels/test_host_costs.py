@@ -76,6 +76,24 @@ def small_own_tensors(device: str) -> Run:
     return lambda: request.infer(share_outputs=True)
 
 
+def small_asynchronous(device: str) -> Run:
+    model, arrays = small(device)
+    request = model.create_infer_request()
+
+    def run() -> None:
+        request.start_async(arrays)
+        request.wait()
+
+    return run
+
+
+def small_queued(device: str) -> Run:
+    """Return a start with the next request of a queue, which ends its last inference."""
+    model, arrays = small(device)
+    queue = ov.AsyncInferQueue(model, 1)
+    return lambda: queue.start_async(arrays)
+
+
 def small_on_the_device(device: str) -> Run:
     model, arrays = small(device)
     request, on_device = model.create_infer_request(), [cp.asarray(array) for array in arrays]
@@ -108,6 +126,8 @@ CASES: dict[str, Callable[[str], Run]] = {
     "small, infer": small_call,
     "small, compiled()": small_compiled,
     "small, own tensors": small_own_tensors,
+    "small, start_async and wait": small_asynchronous,
+    "small, queue": small_queued,
     "small, arrays on the device": small_on_the_device,
     "lstm_state": lambda device: recorded("lstm_state", device),
     "resnet": lambda device: recorded("resnet", device),

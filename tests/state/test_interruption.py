@@ -189,45 +189,65 @@ def test_lines_of_the_first_inference(name: str, device: str, pytestconfig: pyte
         interrupted(int(at))
 
 
-def test_every_line_of_starting(device: str) -> None:
-    """An interrupted `start_async` has started the inference or not; `wait` returns when it is over."""
+@pytest.mark.parametrize("interrupted", ["start_async", "wait"])
+def test_every_line_of_an_asynchronous_inference(device: str, interrupted: str) -> None:
+    """An interrupted `start_async` has started the inference or not; `wait` returns when it is over. An interrupted
+    `wait` can be repeated."""
     case = CASES["totals"]
     before, after, _ = case.expected
     request = case.request(device)
+    for _ in range(WARM_UP):
+        case.lead(request)
+        request.infer(case.step)
     interruption, at = Interruption(0), 0
     while interruption.lines >= at:
         at += 1
         case.lead(request)
         interruption = Interruption(at)
         try:
-            with interruption:
+            if interrupted == "wait":
                 request.start_async(case.step)
+            with interruption:
+                request.start_async(case.step) if interrupted == "start_async" else request.wait()
         except KeyboardInterrupt:
             request.wait()
-            assert same(states(request), before) or same(states(request), after), f"line {at}"
+            old = interrupted == "start_async" and same(states(request), before)
+            assert old or same(states(request), after), f"line {at}"
         else:
             request.wait()
             assert same(states(request), after), f"line {at}"
-    assert at > 30
+    assert at > (30 if interrupted == "start_async" or device != "CPU" else 3)
 
 
-def test_every_line_of_a_queue(device: str) -> None:
-    """All requests are idle in the end, whether the inference has started or not."""
-    case = CASES["totals"]
+@pytest.mark.parametrize("called", [False, True], ids=["alone", "with-a-callback"])
+@pytest.mark.parametrize("interrupted", ["start_async", "wait_all"])
+def test_every_line_of_a_queue(device: str, called: bool, interrupted: str) -> None:
+    """All requests are idle in the end, whether the inference has started or not, and each has called back once."""
+    case, ended = CASES["totals"], list[int]()
     queue = ov.AsyncInferQueue(ov.Core().compile_model(ov.read_model(*case.net.build()), device), 2)
+    for request in queue:
+        for _ in range(WARM_UP):
+            request.infer(case.step)
+    if called:
+        queue.set_callback(lambda request, item: ended.append(item))
     interruption, at = Interruption(0), 0
     while interruption.lines >= at:
         at += 1
         interruption = Interruption(at)
-        queue.start_async(case.step)
+        queue.start_async(case.step, -at)
         try:
+            if interrupted == "wait_all":
+                queue.start_async(case.step, at)
             with interruption:
-                queue.start_async(case.step)
+                queue.start_async(case.step, at) if interrupted == "start_async" else queue.wait_all()
         except KeyboardInterrupt:
             pass
         queue.wait_all()
         assert sorted(queue._idle) == [0, 1], f"line {at}"
-    assert at > 50
+        assert not called or sorted(ended) in ([-at], [-at, at]), f"line {at}"
+        assert not called or interrupted == "start_async" or len(ended) == 2
+        ended.clear()
+    assert at > (50 if interrupted == "start_async" else 10)
 
 
 def test_between_binding_and_running(emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 from ovgpu.backends.cuda import current, errors, kernel_cache, rt
 from ovgpu.backends.cuda.blas import Blas
 from ovgpu.backends.cuda.choices import Choices, measured
+from ovgpu.backends.cuda.completion import EventCompletion
 from ovgpu.backends.cuda.cudnn import Dnn, Plans
 from ovgpu.backends.cuda.cufft import Fft
 from ovgpu.backends.cuda.elementwise import NoKernelError
@@ -259,6 +260,10 @@ class CudaBackend:
 
     def clock(self) -> Clock:
         return EventClock(self.stream)
+
+    def completion(self, sleeping: bool) -> EventCompletion:
+        with self.active():
+            return EventCompletion(self.stream, sleeping)
 
     def order(self, owners: Sequence[Any]) -> None:
         self.waiter.order(owners)

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from ovgpu._util.claim import Claim
+from ovgpu.api.in_flight import first_to_end
 from ovgpu.api.infer_request import InferRequest
 from ovgpu.cli._feed import Array, Feed
 
@@ -163,10 +164,15 @@ def measure_async(
     """
     result = Measurement()
     done: SimpleQueue[tuple[int, int, BaseException | None]] = SimpleQueue()
-    idle, started, frames = list(range(len(requests))), 0, 0
+    idle, running, started, frames = list(range(len(requests))), list[int](), 0, 0
 
     def complete() -> None:
+        if done.empty():
+            in_flight = first_to_end(requests[index].in_flight for index in running)
+            if in_flight is not None:
+                in_flight.end()  # calls `on_done`
         index, group, error = done.get()
+        running.remove(index)
         if error is not None:
             raise error
         result.add(requests[index].latency, group, sources[index].frames[group])
@@ -185,7 +191,8 @@ def measure_async(
             index = idle.pop(0)
             inputs = sources[index].next(requests[index])
             group = sources[index].group
-            requests[index].start(inputs, True, partial(on_done, index, group), Claim())
+            running.append(index)
+            requests[index].start(inputs, True, partial(on_done, index, group), Claim(), prompt=False)
             started, frames = started + 1, frames + sources[index].frames[group]
             elapsed = time.perf_counter() - start
             limits.wait(frames, elapsed)
