@@ -185,8 +185,14 @@ class AsyncInferQueue(Unpicklable):
 
     def _in_flight(self, last: int | None = None) -> InFlight | None:
         """Return the inference in flight that this thread should end first, up to the number ``last``."""
-        running = [self._requests[i].in_flight for i, number in self._running.items() if last is None or number <= last]
-        return first_to_end([inference for inference in running if inference is not None and not inference.is_watched])
+        return first_to_end(self._unwatched(last))
+
+    def _unwatched(self, last: int | None) -> Iterator[InFlight]:
+        """Yield the inferences in flight that no thread ends, in the order of starts."""
+        for request_id, inference_id in self._running.items():
+            in_flight = self._requests[request_id].in_flight if last is None or inference_id <= last else None
+            if in_flight is not None and not in_flight.is_watched:
+                yield in_flight
 
     def _complete(
         self,

@@ -107,12 +107,11 @@ def _outcome(session: Session, started: Started) -> tuple[Snapshot | None, BaseE
         return None, e
 
 
-def first_to_end(inferences: Iterable[InFlight | None]) -> InFlight | None:
+def first_to_end(inferences: Iterable[InFlight]) -> InFlight | None:
     """Return the first inference whose work the device has done, else the first one at all; None if there is none."""
     first = None
     for inference in inferences:
-        if inference is not None:
-            if inference.is_reached():
-                return inference
-            first = first or inference
+        if inference.is_reached():
+            return inference
+        first = first or inference
     return first

@@ -168,7 +168,7 @@ def measure_async(
 
     def complete() -> None:
         if done.empty():
-            in_flight = first_to_end(requests[index].in_flight for index in running)
+            in_flight = first_to_end(filter(None, (requests[index].in_flight for index in running)))
             if in_flight is not None:
                 in_flight.end()  # calls `on_done`
         index, group, error = done.get()
