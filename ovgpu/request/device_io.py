@@ -19,9 +19,11 @@ from ovgpu.backends.cuda import interop, transfer
 from ovgpu.compile.ports import ConstOutput
 from ovgpu.errors import Error, OpError, explain
 from ovgpu.ops.base.op import Array
+from ovgpu.request import large_uploads
 from ovgpu.request.batched_tensor import BatchedTensor
 from ovgpu.request.downloads import Downloads, ResultTensor, fits_pinned
 from ovgpu.request.inputs import RequestInput
+from ovgpu.request.large_uploads import LargeUpload, is_large
 from ovgpu.request.outputs import RequestOutput
 from ovgpu.request.pinned import HostDevicePair, StagedTensor, StagingBuffer
 from ovgpu.request.remote_tensor import RemoteTensor
@@ -127,6 +129,7 @@ class DeviceInput(RequestInput):
         self._last_copy: Array | None = None  # the array in `_copies` that was filled last
         self._producer: Any = None  # owner of a shared device array
         self._borrowed_arrays = BorrowedArrays()
+        self._large_upload: LargeUpload | None = None  # of the pinned array that was used last
 
     def set(self, value: Any, share: bool) -> None:
         """Set the input's value; see `RequestInput.set`.
@@ -135,6 +138,7 @@ class DeviceInput(RequestInput):
 
         Raises: Error for an array on another device, OpError if there is no memory for it.
         """
+        self.is_sent = False
         try:
             self._set(value, share)
         except MemoryError as e:
@@ -265,12 +269,48 @@ class DeviceInput(RequestInput):
             return HostDevicePair(device, device)
         tensor = self._tensor
         if self.shared_array is None and isinstance(tensor, StagedTensor) and tensor is self._own and tensor.pinned:
-            return tensor.pair()
+            pair = tensor.pair()
+            if array.nbytes >= large_uploads.LARGE_BYTES:
+                self._send(pair, None)
+                return HostDevicePair(pair.device, pair.device)
+            return pair
         pair = self._shared_staging.pair(array.shape, element_type)
         if self._needs_copy():
-            np.copyto(pair.host, array)
+            self._send(pair, array)
         self.shared_host = pair.host
-        return pair
+        return HostDevicePair(pair.device, pair.device) if is_large(pair.host) else pair
+
+    def _fill_own(self, own: Tensor, array: Array) -> None:
+        if isinstance(own, StagedTensor) and own.pinned and is_large(own.array):
+            self.stage_own(array)
+            self.is_sent = True
+        else:
+            super()._fill_own(own, array)
+
+    def stage(self, source: Array) -> None:
+        self._send(self._shared_staging.pair(source.shape, self._element_type or Type.of(source.dtype)), source)
+
+    def stage_own(self, source: Array | None) -> None:
+        assert isinstance(self._own, StagedTensor)
+        self._send(self._own.pair(), source)
+
+    def _send(self, pair: HostDevicePair, source: Array | None) -> None:
+        """Copy an array, if there is one, to pinned memory. Begin to upload a large one, unless `set` has."""
+        if not is_large(pair.host):
+            if source is not None:
+                np.copyto(pair.host, source, casting="unsafe")
+            return
+        if self.is_sent and source is None:
+            self.is_sent = False
+            return
+        upload = self._large_upload
+        if upload is None or upload.pair is not pair:
+            upload = self._large_upload = LargeUpload(pair, self._backend.stream)
+        with self._backend.active():
+            if source is None:
+                upload.upload()
+            else:
+                upload.send(source)
 
     def _device_array(self, array: Array) -> Array:
         borrowed = None

@@ -20,6 +20,7 @@ from ovgpu.errors import is_out_of_memory
 from ovgpu.ops.base.op import Array
 from ovgpu.request.downloads import ResultTensor, buffer_of
 from ovgpu.request.inputs import RequestInput
+from ovgpu.request.large_uploads import is_large
 from ovgpu.request.outputs import RequestOutput
 from ovgpu.request.pinned import StagedTensor
 from ovgpu.request.replays import Replay
@@ -59,6 +60,7 @@ class DirectCall:
         "_binding",
         "_data",
         "_exposed",
+        "_has_large",
         "_indices",
         "_inputs",
         "_kept",
@@ -80,6 +82,7 @@ class DirectCall:
         self._inputs, self._results = tuple(inputs), tuple(results)
         self._keys = OutputKeys([each.output.port for each in results])
         self._data = [each.buffer.view(each.tensor.element_type.to_dtype()) for each in results]
+        self._has_large = any(is_large(each.host) for each in inputs)
         self._exposed, self._kept = False, [KEPT] * len(inputs)
         self._own: list[tuple[RequestInput, Tensor, Array]] = [
             (each.input, each.own, each.host) for each in inputs if each.own is not None
@@ -121,6 +124,8 @@ class DirectCall:
                 if input_._tensor is not memory or memory._array is not host or input_.shared_array is not None:
                     return False
             if len(self._own) == len(self._inputs):
+                if self._has_large:
+                    self._copy_large([])
                 return True
             values = self._kept
         elif inputs.__class__ is list or inputs.__class__ is tuple:
@@ -150,13 +155,27 @@ class DirectCall:
             elif own is None or input_._tensor is not own or own._array is not host or input_.shared_array is not None:
                 return False
             copies.append((host, value))
-        for host, value in copies:
-            host[...] = value
+        if self._has_large:
+            self._copy_large(copies)
+        else:
+            for host, value in copies:
+                host[...] = value
         if share and inputs is not None:
             for each, value in zip(self._inputs, values):
                 if value is not KEPT:
                     each.input._tensor, each.input.shared_array = None, value
         return True
+
+    def _copy_large(self, copies: Sequence[tuple[Array, Array]]) -> None:
+        """Copy values to pinned arrays, and begin to upload large ones."""
+        values = {id(host): value for host, value in copies}
+        for each in self._inputs:
+            value = values.get(id(each.host))
+            if each.own is not None:
+                each.input.is_sent = False
+                each.input.stage_own(value)
+            elif value is not None:
+                each.input.stage(value)
 
     def _values(self, inputs: Any) -> list[Any] | None:
         """Return the value of each input, or KEPT; None if ``inputs`` is neither a dict by names and indices nor a

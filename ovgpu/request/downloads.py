@@ -44,6 +44,9 @@ class Downloads:
             if not source.flags.c_contiguous:
                 copy: Array = self._backend.to_host(source)
                 return copy
+            pinned = self._backend.fetch_pinned(source) if source.nbytes > LARGE_BYTES else None
+            if pinned is not None:
+                return pinned
             target = host_memory.empty(source.shape, source.dtype)
         self.into(target, source)
         return target

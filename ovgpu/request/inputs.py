@@ -18,6 +18,7 @@ from ovgpu._util.dlpack import from_dlpack
 from ovgpu.compile.ports import ConstOutput, PortList
 from ovgpu.errors import Error
 from ovgpu.ops.base.op import Array
+from ovgpu.request import host_copies
 from ovgpu.request.batched_tensor import BatchedTensor
 from ovgpu.request.live_tensor import LiveTensor
 from ovgpu.request.pinned import HostDevicePair
@@ -82,6 +83,9 @@ class RequestInput:
     """True while an inference is repeated, which then reads the copy again: the inference may have overwritten the
     caller's array, if that is the memory of a result."""
 
+    is_sent = False
+    """True if `set` has begun to upload the own tensor, for the inference that follows at once."""
+
     def __init__(self, port: ConstOutput) -> None:
         self.port = port
         element_type = port.element_type
@@ -128,9 +132,17 @@ class RequestInput:
         else:
             if own._shape != array.shape:
                 own.set_shape(array.shape)
-            np.copyto(own.array, array, casting="unsafe")
+            target = own.array
+            if target.nbytes < host_copies.PARALLEL_BYTES:
+                np.copyto(target, array, casting="unsafe")
+            else:
+                self._fill_own(own, array)
             self._tensor, self.shared_array = own, None
         return None
+
+    def _fill_own(self, own: Tensor, array: Array) -> None:
+        """Copy a large array of the same shape into the input's own tensor, converted to its type."""
+        host_copies.copy(own.array, array)
 
     def _takes_copies(self, bound: Tensor, value: Any) -> bool:
         """Return whether a copy of ``value`` goes into the tensor that the caller has bound. As in OpenVINO, arrays do,
@@ -290,6 +302,15 @@ class RequestInput:
         tensor that the caller has bound. Return None if inferences read the input elsewhere."""
         return None
 
+    def stage(self, source: Array) -> None:
+        """Copy an array to `shared_host`, as each inference does."""
+        assert self.shared_host is not None
+        np.copyto(self.shared_host, source)
+
+    def stage_own(self, source: Array | None) -> None:
+        """Copy an array to the pinned memory of the input's own tensor, by default nothing. Begin to upload the tensor,
+        if graphs do not upload it."""
+
     def pair(self, array: Array) -> HostDevicePair:
         """Return the array of `read` as the shape function (host) and as steps (device) read it."""
         return HostDevicePair(array, array)
@@ -299,7 +320,7 @@ class RequestInput:
         staged = self._staged
         if staged is None or staged.shape != array.shape or staged.dtype != array.dtype:
             staged = self._staged = host_memory.empty(array.shape, array.dtype)
-        np.copyto(staged, array)
+        host_copies.copy(staged, array)
         return staged
 
     def zeros(self, shape: Iterable[Any]) -> Array:

@@ -17,6 +17,7 @@ from ovgpu.ops.base.op import Array
 from ovgpu.request.batched_tensor import BatchedTensor
 from ovgpu.request.downloads import ResultTensor
 from ovgpu.request.inputs import RequestInput
+from ovgpu.request.large_uploads import is_large
 from ovgpu.request.outputs import RequestOutput
 from ovgpu.request.pinned import HostDevicePair, StagedTensor
 from ovgpu.runtime.binding import Binding
@@ -39,6 +40,21 @@ class OwnMemory(NamedTuple):
         """Return whether the input or output has the tensor there."""
         tensor = self.io._tensor
         return tensor is not None and self.io.shared_array is None and tensor._buffer is self.array
+
+
+class LargeOwnMemory(NamedTuple):
+    """Location of a large input's own tensor, which is uploaded before the graph."""
+
+    input: RequestInput
+    array: Array
+
+    def is_current(self) -> bool:
+        """Return whether the input has the tensor there."""
+        return OwnMemory(self.input, self.array).is_current()
+
+    def copy(self) -> None:
+        """Begin to upload the tensor."""
+        self.input.stage_own(None)
 
 
 class DeviceMemory(NamedTuple):
@@ -74,11 +90,11 @@ class StagedCopy(NamedTuple):
         source = self.input.staged_source()
         assert source is not None
         if not (self.input.has_copy and self.input.keeps_copy):
-            np.copyto(self.host, source)
+            self.input.stage(source)
         self.input.has_copy = True
 
 
-Location = OwnMemory | DeviceMemory | StagedCopy
+Location = OwnMemory | LargeOwnMemory | DeviceMemory | StagedCopy
 
 
 class Replay:
@@ -96,7 +112,7 @@ class Replay:
         self._key, binding = executor.bound
         self.binding = ref(binding)  # weak, because the binding holds memory until the executor drops it
         self._locations, self._results, self.transition = locations, results, transition
-        self._copies = [location for location in locations if isinstance(location, StagedCopy)]
+        self._copies = [location for location in locations if isinstance(location, (StagedCopy, LargeOwnMemory))]
         self.may_be_direct = not results  # large results stay on the device
 
     @staticmethod
@@ -215,6 +231,8 @@ def _location(io: RequestInput | RequestOutput) -> Location | None:
         return None
     large = isinstance(tensor, ResultTensor)  # downloaded when it is read
     if tensor is io.own and isinstance(tensor, StagedTensor) and (tensor.pinned or large):
+        if isinstance(io, RequestInput) and is_large(tensor._buffer):
+            return LargeOwnMemory(io, tensor._buffer)
         return OwnMemory(io, tensor._buffer)
     if not tensor.remote or isinstance(tensor, BatchedTensor):
         return None

@@ -62,6 +62,8 @@ class Session(RequestPrograms):
 
     def set_inputs(self, inputs: Any, share: bool) -> None:
         """Set inputs; see `InferRequest.infer`. Raises: RuntimeError and TypeError for values that cannot be inputs."""
+        for input_ in self.inputs:
+            input_.is_sent = False  # after a call that failed, the caller may have changed the tensor
         for index, value in numbered(self.compilation.inputs, inputs):
             self.inputs[index].set(value, share)
 

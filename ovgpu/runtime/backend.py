@@ -271,6 +271,9 @@ class RemoteBackend(Backend, Protocol):
         """Copy a contiguous device array to the host, and wait. The work that writes ``source`` must be done. Any
         thread may call this, even while the request captures a graph on its own stream."""
 
+    def fetch_pinned(self, source: Array) -> Array | None:
+        """Return a copy of a contiguous device array in pinned memory, or None if that is short; as `fetch`."""
+
     def convert(self, source: Array, target: Array) -> None:
         """Copy a device array of any layout and element type into another one of the same shape."""
 

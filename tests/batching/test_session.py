@@ -5,16 +5,22 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import ovgpu
-from ovgpu.request import session
+from ovgpu.request import request_programs, session
 
 BATCHING = Path(ovgpu.__file__).parent / "batching"
 
 
 def documented() -> set[str]:
-    """Return the names in class Session that have a docstring: methods, properties, and attributes."""
-    (cls,) = (n for n in ast.parse(Path(session.__file__).read_text()).body if isinstance(n, ast.ClassDef))
+    """Return the names in class Session and its base that have a docstring: methods, properties, and attributes."""
+    return documented_in(session) | documented_in(request_programs)
+
+
+def documented_in(module: ModuleType) -> set[str]:
+    assert module.__file__ is not None
+    (cls,) = (n for n in ast.parse(Path(module.__file__).read_text()).body if isinstance(n, ast.ClassDef))
     found = {n.name for n in cls.body if isinstance(n, ast.FunctionDef) and ast.get_docstring(n)}
     for node, after in zip(cls.body, cls.body[1:]):
         if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):

@@ -24,7 +24,7 @@ from ovgpu.backends.cuda.kernels import Kernel
 from ovgpu.backends.cuda.launch import Launcher
 from ovgpu.backends.cuda.profile import EventClock
 from ovgpu.backends.cuda.slicing import MAX_PARTS, Slicing
-from ovgpu.backends.cuda.transfer import PinnedCopy, fetch, pinned, send, slab
+from ovgpu.backends.cuda.transfer import PinnedCopy, fetch, fetch_pinned, pinned, send, slab
 from ovgpu.backends.cuda.xp import CupyAdapter
 from ovgpu.errors import explain
 from ovgpu.ops.base.op import Array, Op, evaluate
@@ -158,6 +158,11 @@ class CudaBackend:
         """
         with self.active():
             fetch(source, target, self._reader)
+
+    def fetch_pinned(self, source: Array) -> Array | None:
+        """Return a contiguous device array in pinned memory, or None, if that is short; see `fetch`."""
+        with self.active():
+            return fetch_pinned(source, self._reader)
 
     @cached_property
     def _reader(self) -> Any:

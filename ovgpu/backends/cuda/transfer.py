@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import accumulate
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -20,6 +21,8 @@ ALIGNMENT_BYTES = 256  # of constants in a slab; at least the widest load of a k
 CHUNK = 16 << 20  # bytes of each of the two staging buffers for uploads: one is filled while the other is copied
 DOWNLOAD_CHUNK = 4 << 20  # bytes of each staging buffer for downloads
 POOLED = 64 << 20  # bytes of the largest block in CuPy's pool, which rounds sizes up to powers of two and frees nothing
+MAX_LENT = 256 << 20  # bytes of pinned memory in arrays that callers hold; it is lost to the rest of the machine
+_lent: WeakValueDictionary[int, Array] = WeakValueDictionary()  # blocks of `fetch_pinned`
 
 
 class PinnedCopy(Transfer):
@@ -108,6 +111,25 @@ def fetch(source: Array, target: Array, stream: Any) -> None:
             _receive(pending)
             pending = copied, chunk, destination
         _receive(pending)
+
+
+def fetch_pinned(source: Array, stream: Any) -> Array | None:
+    """Return a contiguous device array in pinned memory, after waiting for its copy. Nothing is copied on the host.
+
+    Return None if the array is too large for CuPy's pool, if callers hold `MAX_LENT` bytes of such arrays, or if no
+    pinned memory is left.
+    """
+    if source.nbytes > POOLED or source.nbytes + sum(block.nbytes for block in _lent.values()) > MAX_LENT:
+        return None
+    try:
+        block = pinned(source.nbytes)
+    except rt.cupy().cuda.runtime.CUDARuntimeError:  # pageable memory may still be free
+        return None
+    target: Array = np.ndarray(source.shape, source.dtype, block)
+    with _draining(stream):
+        source.data.copy_to_host_async(target.ctypes.data, target.nbytes, stream)
+    _lent[id(block)] = block
+    return target
 
 
 def _receive(pending: tuple[Any, Array, Array] | None) -> None:
