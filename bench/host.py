@@ -4,7 +4,8 @@
 
 TREE is a checkout of the build to compare with. The card is the emulator with graphs whose launch returns at once, so
 that what is measured is the Python of a call. The peers compute the model, which adds two vectors of 64 floats, on the
-CPU. Each measurement is a process of its own, which takes turns with the others. Needs onnxruntime and openvino.
+CPU. For large arrays it is the wall time, as several threads copy, beside one copy by NumPy. Each measurement is a
+process of its own, which takes turns with the others. Needs onnxruntime and openvino.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ else:
     import engines
 
 SHAPE = (1, 64)
+IMAGES = (64, 3, 224, 224)
 CALLS = 2000  # per repetition
 REPETITIONS = 7
 
@@ -46,6 +48,16 @@ def microseconds(run: Callable[[], object], calls: int = CALLS) -> float:
             run()
         times.append((time.process_time() - start) / calls)
     return 1e6 * statistics.median(times)
+
+
+def wall_microseconds(run: Callable[[], object], calls: int = 8) -> float:
+    """Return the wall time per call of ``run``, in microseconds: the median of some calls after the first few."""
+    times = []
+    for _ in range(4 + calls):
+        start = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - start)
+    return 1e6 * statistics.median(times[4:])
 
 
 def small() -> tuple[bytes, bytes]:
@@ -82,6 +94,45 @@ def queued(ov: Any, compiled: Any, arrays: list[np.ndarray]) -> dict[str, float]
     return times
 
 
+def large() -> tuple[bytes, bytes]:
+    """Return a model whose input is a batch of 64 images in f32, as IR. It returns a part of the first one."""
+    from tests.harness.ir import Net
+
+    net = Net("large")
+    x = net.parameter("f32", IMAGES, "x")
+    part = net.layer("Slice", "opset8", [x, *(net.const(np.array([n, n])) for n in (0, 1, 1)), net.const(np.arange(2))])
+    net.result(net.layer("Relu", "opset1", [part], names=["part"]))
+    return net.build()
+
+
+def large_arrays(ov: Any, card: str) -> dict[str, float]:
+    """Measure the wall time of inferences with large arrays, on a card whose copies between host and device do nothing.
+
+    Call it when graphs do nothing.
+    """
+    from tests.emulator import memory
+
+    copy, core, idle = memory.copy, ov.Core(), False
+    memory.copy = lambda *args: None if idle else copy(*args)
+    compiled = core.compile_model(core.read_model(*large()), card)
+    request, x, idle = compiled.create_infer_request(), np.ones(IMAGES, np.float32), True
+    figures = {
+        "38.5 MB copied": wall_microseconds(lambda: request.infer([x])),
+        "38.5 MB shared": wall_microseconds(lambda: request.infer([x], share_inputs=True)),
+    }
+    memory.copy = copy
+    return figures
+
+
+def numpy_copies() -> dict[str, float]:
+    """Measure a copy by one call of NumPy, of the size of `large`'s input."""
+    source = np.ones(IMAGES, np.float32)
+    target = np.empty_like(source)
+    return {
+        "copyto of 38.5 MB": wall_microseconds(lambda: np.copyto(target, source)),
+    }
+
+
 def ovgpu_calls() -> dict[str, float]:
     """Measure the ways to call ovgpu on the card."""
     from tests.emulator import stream
@@ -112,14 +163,18 @@ def ovgpu_calls() -> dict[str, float]:
             request.wait()
 
         own, shared = own_tensors(), compiled.create_infer_request()
-        return {
-            "infer": microseconds(lambda: request.infer(arrays)),
-            "infer, by name": microseconds(lambda: request.infer({"x": arrays[0], "y": arrays[1]})),
-            "compiled()": microseconds(lambda: compiled(arrays)),
-            "share_inputs": microseconds(lambda: shared.infer(arrays, share_inputs=True)),
-            "own tensors": microseconds(lambda: own.infer(share_outputs=True)),
-            "start_async, wait": microseconds(asynchronous),
-        } | queued(ov, compiled, arrays)
+        return (
+            {
+                "infer": microseconds(lambda: request.infer(arrays)),
+                "infer, by name": microseconds(lambda: request.infer({"x": arrays[0], "y": arrays[1]})),
+                "compiled()": microseconds(lambda: compiled(arrays)),
+                "share_inputs": microseconds(lambda: shared.infer(arrays, share_inputs=True)),
+                "own tensors": microseconds(lambda: own.infer(share_outputs=True)),
+                "start_async, wait": microseconds(asynchronous),
+            }
+            | queued(ov, compiled, arrays)
+            | large_arrays(ov, card)
+        )
 
 
 def onnxruntime_calls() -> dict[str, float]:
@@ -174,6 +229,7 @@ def openvino_calls() -> dict[str, float]:
 WORKERS: dict[str, Worker] = {
     "before": ovgpu_calls,
     "ovgpu": ovgpu_calls,
+    "numpy": numpy_copies,
     "onnxruntime": onnxruntime_calls,
     "openvino": openvino_calls,
 }
@@ -199,6 +255,10 @@ def rows_of(figures: dict[str, dict[str, float]]) -> list[Sequence[str]]:
         "share_inputs": ("onnxruntime", "run"),
         "own tensors": ("onnxruntime", "IOBinding"),
         "start_async, wait": ("openvino", "start_async, wait"),
+    }
+    peers |= {
+        "38.5 MB copied": ("numpy", "copyto of 38.5 MB"),
+        "38.5 MB shared": ("numpy", "copyto of 38.5 MB"),
     }
     peers |= {call: ("openvino", call) for call in figures["ovgpu"] if call.startswith("queue")}
     rows = []

@@ -276,7 +276,7 @@ class DeviceInput(RequestInput):
             return pair
         pair = self._shared_staging.pair(array.shape, element_type)
         if self._needs_copy():
-            self._send(pair, array)
+            self._send(pair, array, lent=True)
         self.shared_host = pair.host
         return HostDevicePair(pair.device, pair.device) if is_large(pair.host) else pair
 
@@ -288,14 +288,19 @@ class DeviceInput(RequestInput):
             super()._fill_own(own, array)
 
     def stage(self, source: Array) -> None:
-        self._send(self._shared_staging.pair(source.shape, self._element_type or Type.of(source.dtype)), source)
+        self._send(
+            self._shared_staging.pair(source.shape, self._element_type or Type.of(source.dtype)), source, lent=True
+        )
 
     def stage_own(self, source: Array | None) -> None:
         assert isinstance(self._own, StagedTensor)
         self._send(self._own.pair(), source)
 
-    def _send(self, pair: HostDevicePair, source: Array | None) -> None:
-        """Copy an array, if there is one, to pinned memory. Begin to upload a large one, unless `set` has."""
+    def _send(self, pair: HostDevicePair, source: Array | None, lent: bool = False) -> None:
+        """Copy an array, if there is one, to pinned memory. Begin to upload a large one, unless `set` has.
+
+        ``lent``: the array is the caller's, and stays as it is until the inference is over.
+        """
         if not is_large(pair.host):
             if source is not None:
                 np.copyto(pair.host, source, casting="unsafe")
@@ -305,10 +310,12 @@ class DeviceInput(RequestInput):
             return
         upload = self._large_upload
         if upload is None or upload.pair is not pair:
-            upload = self._large_upload = LargeUpload(pair, self._backend.stream)
+            upload = self._large_upload = LargeUpload(pair, self._backend)
         with self._backend.active():
             if source is None:
                 upload.upload()
+            elif lent:
+                upload.lend(source)
             else:
                 upload.send(source)
 

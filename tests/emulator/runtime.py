@@ -161,7 +161,11 @@ def pointerGetAttributes(ptr: int) -> PointerAttributes:
 
 def hostRegister(ptr: int, size: int, flags: int = 0) -> None:
     """Make existing host memory count as pinned."""
-    memory._pinned[int(ptr)] = int(size)
+    refuse_while_capturing("hostRegister")
+    begin, end = int(ptr), int(ptr) + int(size)
+    if any(other < end and begin < other + length for other, length in list(memory._pinned.items())):
+        raise CUDARuntimeError(712, "cudaErrorHostMemoryAlreadyRegistered")
+    memory._pinned[begin] = int(size)
 
 
 def hostUnregister(ptr: int) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,7 @@ import pytest
 
 import ovgpu as ov
 from ovgpu._util import host_memory
+from ovgpu.backends.cuda import pinned_arrays
 from ovgpu.ops.base.op import Array
 from ovgpu.request import host_copies, large_uploads
 from tests.emulator import cupy_emu as cp
@@ -145,24 +148,28 @@ def test_the_graph_uploads_no_large_input(infer: Any) -> None:
     assert (counters.graph_launches, counters.h2d_bytes, counters.allocs) == (1, X.nbytes + Y.nbytes, 0)
 
 
-def test_chunks_are_uploaded_while_the_next_are_copied(infer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_are_uploaded_while_others_are_copied(infer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each thread uploads a chunk when it has copied it."""
     for _ in range(4):
         infer([X, Y])
-    events: list[str] = []
-    copy, upload = host_copies.copy, memory.copy
+    events: list[tuple[int, str]] = []
+    copy, upload = np.copyto, memory.copy
 
-    def copying(*args: Any) -> None:
-        events.append("copy")
-        copy(*args)
+    def copying(*args: Any, **options: Any) -> None:
+        events.append((threading.get_ident(), "copy"))
+        copy(*args, **options)
 
     def uploading(*args: Any) -> Any:
-        events.append("upload")
+        events.append((threading.get_ident(), "upload"))
         return upload(*args)
 
-    monkeypatch.setattr(host_copies, "copy", copying)
+    monkeypatch.setattr(np, "copyto", copying)
     monkeypatch.setattr(memory, "copy", uploading)
     infer([X, Y])
-    assert events == ["copy", "upload"] * 4
+    chunks = -(-X.nbytes // 1536)
+    by_thread = [[event for thread, event in events if thread == each] for each in {thread for thread, _ in events}]
+    assert all(run[: len(run) // 2 * 2] == ["copy", "upload"] * (len(run) // 2) for run in by_thread)
+    assert len(events) == 2 * chunks + 1  # the copy of the small input
 
 
 def test_wider_type(emulated: str) -> None:
@@ -238,3 +245,97 @@ def test_bytes_that_the_host_copies(compiled: Any, copied: Callable[[], int], mo
     np.testing.assert_array_equal(result, X + Y)
     assert copied() == X.nbytes + Y.nbytes and not pageable
     assert memory.is_pinned(result.ctypes.data)
+
+
+# ---- arrays that are pinned where they are
+
+
+@pytest.fixture
+def pinned() -> Iterator[Callable[[Any], bool]]:
+    """Return a function that returns whether the memory of an array is pinned."""
+    pinned_arrays.release_all()
+    yield lambda array: memory.is_pinned(array.ctypes.data)
+    pinned_arrays.release_all()
+
+
+def test_shared_arrays_are_pinned(infer: Any, pinned: Any, copied: Callable[[], int]) -> None:
+    """From its third use on, a shared array is read where it is, whatever it holds then."""
+    x = X.copy()
+    for n in range(6):
+        x[...] = n
+        copied()
+        np.testing.assert_array_equal(infer([x, Y], True), n + np.tile(Y, (SIZE, 1)))
+        assert (copied() < X.nbytes) == pinned(x) == (n >= 2)
+    np.testing.assert_array_equal(infer([X, Y], True), X + Y)
+    np.testing.assert_array_equal(infer([x, Y], False), 5 + np.tile(Y, (SIZE, 1)))  # a copy: the tensor keeps it
+    np.testing.assert_array_equal(infer.request.get_tensor("x").data, x)
+
+
+def test_pinned_arrays_are_released(infer: Any, pinned: Any) -> None:
+    x = X.copy()
+    for _ in range(4):
+        infer([x[:18], Y], True)
+    assert pinned(x)
+    address = x.ctypes.data
+    with pytest.raises(ValueError, match="cannot resize"):
+        x.resize((SIZE * 2, COLUMNS), refcheck=False)
+    infer([X, Y], True)
+    del x
+    assert not memory.is_pinned(address)
+
+
+def test_arrays_that_are_not_pinned(
+    infer: Any, pinned: Any, monkeypatch: pytest.MonkeyPatch, copied: Callable[[], int]
+) -> None:
+    """Memory that NumPy does not own may be freed without notice; also, the system may refuse, and the user."""
+    foreign = np.frombuffer(bytearray(X.tobytes()), np.float32).reshape(X.shape)
+    for n in range(5):
+        np.testing.assert_array_equal(infer([foreign, Y * n], True), X + Y * n)
+    assert not pinned(foreign)
+
+    def refuse(*args: Any) -> None:
+        raise cp.cuda.runtime.CUDARuntimeError(1, "cudaErrorInvalidValue")
+
+    for change in (
+        lambda patch: patch.setattr(cp.cuda.runtime, "hostRegister", refuse),
+        lambda patch: patch.setenv(pinned_arrays.SWITCH, "0"),
+        lambda patch: patch.setattr(pinned_arrays, "MAX_BYTES", X.nbytes - 1),
+    ):
+        with monkeypatch.context() as patch:
+            change(patch)
+            x = X.copy()
+            for n in range(5):
+                np.testing.assert_array_equal(infer([x, Y * n], True), X + Y * n)
+            assert not pinned(x)
+
+
+def test_many_arrays(infer: Any, pinned: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The arrays used last stay pinned."""
+    monkeypatch.setattr(pinned_arrays, "MAX_RANGES", 3)
+    arrays = [X + n for n in range(5)]
+    for x in arrays:
+        for _ in range(4):
+            np.testing.assert_array_equal(infer([x, Y], True), x + Y)
+    assert [pinned(x) for x in arrays] == [False, False, True, True, True]
+
+
+def test_other_arrays_at_the_same_address(pinned: Any) -> None:
+    """Ranges are those of one array: another one, or a longer view, begins anew."""
+    x = X.copy()
+    for _ in range(3):
+        used = pinned_arrays.use(x)
+    assert used and pinned(x) and not pinned_arrays.use(x[:10]) and not pinned(x)
+    assert [pinned_arrays.use(x) for _ in range(3)] == [False, False, True]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks")
+def test_forks_release_all(pinned: Any) -> None:
+    x = X.copy()
+    for _ in range(3):
+        pinned_arrays.use(x)
+    assert pinned(x)
+    child = os.fork()
+    if not child:
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert not pinned(x)

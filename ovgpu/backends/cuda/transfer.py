@@ -44,6 +44,11 @@ class PinnedCopy(Transfer):
         self._copy(*self._arguments)
 
 
+def set_device(number: int) -> None:
+    """Make a device current in a thread that shares copies."""
+    rt.cupy().cuda.runtime.setDevice(number)
+
+
 def pinned(nbytes: int) -> Array:
     """Return ``nbytes`` of pinned memory as uint8. The array owns it: large blocks are freed with it, others return to
     CuPy's pool."""
