@@ -86,7 +86,7 @@ def test_other_arrays(infer: Any) -> None:
 
 
 def test_own_tensors(infer: Any, general: Count) -> None:
-    """What the caller writes to the input's tensor is uploaded, also after a call that failed."""
+    """Inferences read what the caller writes to the tensor of the input, also after a call that failed."""
     for n in range(6):
         infer([X * n, Y])
     tensor = infer.request.get_tensor("x")
