@@ -205,9 +205,12 @@ class Compilation:
         """Allocate a program's constants on the device. Return the function that copies them from the host."""
         new = {key: source for key, source in constants(program).items() if key not in self.constants}
         check_unchanged(new.values())
-        arrays, copy = self.backend.constants(list(new.values()))
-        for (key, source), array in zip(new.items(), arrays):
-            self.constants[key] = source, array  # the source is held so that its id is not reused
+        by_memory = {_memory_of(source): array for source, array in self.constants.values()}
+        copied = {_memory_of(source): source for source in new.values() if _memory_of(source) not in by_memory}
+        arrays, copy = self.backend.constants(list(copied.values()))
+        by_memory |= dict(zip(copied, arrays))
+        for key, source in new.items():
+            self.constants[key] = source, by_memory[_memory_of(source)]  # the source is held: its id is not reused
 
         def upload() -> None:
             try:
@@ -218,6 +221,13 @@ class Compilation:
                 raise
 
         return upload
+
+
+def _memory_of(source: Any) -> Any:
+    """Return a key that is equal for constants on the host of the same elements in the same memory."""
+    if not isinstance(source, np.ndarray):  # one that is built when it is read
+        return id(source)
+    return source.ctypes.data, source.shape, source.strides, source.dtype.str
 
 
 def _target(backend: Backend, settings: Settings) -> Target:

@@ -35,6 +35,7 @@ from ovgpu.passes.keep_products_exact import keep_products_exact
 from ovgpu.passes.keep_weights_compressed import keep_weights_compressed
 from ovgpu.passes.lay_out_channels_last import lay_out_channels_last
 from ovgpu.passes.lay_out_weights import lay_out_weights
+from ovgpu.passes.merge_constants import merge_constants
 from ovgpu.passes.merge_masks import merge_masks
 from ovgpu.passes.merge_products import merge_products
 from ovgpu.passes.merge_quantized_products import merge_quantized_products
@@ -132,6 +133,7 @@ def _compressed_weight_options(target: Target) -> dict[str, Any]:
 
 PASSES = (
     Pass(verify, "simplify", ALL, "unsupported operation, changed file, tensor of more than 64 axes", "an error"),
+    Pass(merge_constants, "simplify", ALL, "Constants with the same memory, as of a tied embedding", "one Constant"),
     Pass(infer_state_rank, "simplify", ALL, "ReadValue of unknown rank", "ReadValue of its initial value's rank"),
     Pass(upcast_to_f32, "simplify", IN_F32, "f16 or bf16 model", "f32 model with the same inputs and results"),
     Pass(

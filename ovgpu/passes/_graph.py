@@ -14,7 +14,7 @@ from ovgpu.ops.base.elementwise import Elementwise
 from ovgpu.ops.base.op import SMALL_ELEMENTS, Op, is_own, op_of
 from ovgpu.ops.base.shapes import integers
 from ovgpu.ops.base.view import equal
-from ovgpu.ops.infrastructure.graph import Constant
+from ovgpu.ops.infrastructure.graph import Constant, Result
 from ovgpu.ops.movement.slicing import Slice
 from ovgpu.symbolic import Int, Sym, product
 from ovgpu.types import Type
@@ -192,3 +192,31 @@ class NodeBuilder:
         """Return ``source[start:stop:step]`` along an axis."""
         port: Output = self.add(Slice(), source, *(self.constant([v]) for v in (start, stop, step, axis)))
         return port
+
+
+def layer_key(node: Node) -> Any:
+    """Return a key that is equal for nodes that compute the same tensors, None for a node that must not be merged."""
+    op = op_of(node)
+    if isinstance(op, Result) or op.effect or op.updates or not node.sources or not is_own(type(op)):
+        return None
+    attributes = [
+        (name, type(value), repr(value) if isinstance(value, float) else value)
+        for name, value in op.attributes().items()
+    ]
+    key = (type(op), len(node.ports), *attributes, *map(_source_key, node.sources))
+    try:
+        hash(key)
+    except TypeError:  # bodies and arrays have no hash
+        return None
+    return key
+
+
+def _source_key(port: Output | None) -> Any:
+    """Return a key that is equal for the same port, and for small constants of equal values."""
+    op: Any = None if port is None else port.node.op
+    if port is None or op.name != "Constant" or port.spec.type is Type.string:
+        return port
+    shape = port.spec.shape or ()
+    if product(shape) > SMALL_ELEMENTS:  # asked before the value, which may be unpacked when it is read
+        return port
+    return op.element_type, op.value.shape, op.value.tobytes()

@@ -10,8 +10,7 @@ from typing import Any
 
 from ovgpu.model import Model, Node, Output
 from ovgpu.ops.attention.attention import ScaledDotProductAttention
-from ovgpu.ops.base.op import SMALL_ELEMENTS, is_own, op_of
-from ovgpu.ops.infrastructure.graph import Result
+from ovgpu.passes._graph import layer_key
 
 
 def merge_masks(model: Model) -> None:
@@ -22,7 +21,7 @@ def merge_masks(model: Model) -> None:
     masks = _find_mask_nodes(model)
     for node in model.ops if masks else ():
         node.sources = [None if s is None else moved.get(s, s) for s in node.sources]
-        first = unique.setdefault(_key(node), node) if node in masks else node
+        first = unique.setdefault(layer_key(node), node) if node in masks else node
         if first is not node:
             for old, new in zip(node.ports, first.ports):
                 moved[old] = new
@@ -45,31 +44,6 @@ def _find_mask_nodes(model: Model) -> set[Node]:
         if port is not None and port.node not in seen:
             seen.add(port.node)
             stack += port.node.sources
-            if _key(port.node) is not None:
+            if layer_key(port.node) is not None:
                 mergeable.add(port.node)
     return mergeable
-
-
-def _key(node: Node) -> Any:
-    """Return a key that is equal for nodes that compute the same tensors, None for a node that must not be merged."""
-    op = op_of(node)
-    if isinstance(op, Result) or op.effect or op.updates or not node.sources or not is_own(type(op)):
-        return None
-    attributes = [
-        (name, type(value), repr(value) if isinstance(value, float) else value)
-        for name, value in op.attributes().items()
-    ]
-    key = (type(op), len(node.ports), *attributes, *map(_source_key, node.sources))
-    try:
-        hash(key)
-    except TypeError:  # bodies and arrays have no hash
-        return None
-    return key
-
-
-def _source_key(port: Output | None) -> Any:
-    """Return a key that is equal for the same port, and for small constants of equal values."""
-    op: Any = None if port is None else port.node.op
-    if op is not None and op.name == "Constant" and op.value.size <= SMALL_ELEMENTS and op.value.dtype != object:
-        return op.element_type, op.value.shape, op.value.tobytes()
-    return port
