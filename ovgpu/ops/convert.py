@@ -125,9 +125,35 @@ class ConvertDown(Convert):
         return f"x - x != 0 ? x : x > {largest} ? {largest} : x < -{largest} ? -{largest} : x"
 
     def evaluate(self, xp: Adapter, x: Array) -> tuple[Array, ...]:
+        if xp is NUMPY and x.size > BLOCK and x.flags.c_contiguous:
+            return (self._by_blocks(x),)
         return (xp.asarray(self.fn(xp, x)),)
 
+    def _by_blocks(self, x: Array) -> Array:
+        """Convert weights, which are seldom out of range, in blocks that stay in cache."""
+        largest, result = LARGEST[self.destination_type], np.empty(x.shape, self.destination_type.storage)
+        source, target = x.reshape(-1), result.reshape(-1)
+        for begin in range(0, source.size, BLOCK):
+            block = source[begin : begin + BLOCK]
+            is_in_range = -largest <= block.min() and block.max() <= largest  # False for NaN
+            target[begin : begin + BLOCK] = block if is_in_range else self.fn(np, block)
+        return result
 
+
+def largest_finite(x: Array) -> float:
+    """Return the largest absolute value of the finite numbers of an f32 array, 0 if there are none."""
+    flat, largest = x.reshape(-1), 0.0
+    for begin in range(0, flat.size, BLOCK):
+        block = flat[begin : begin + BLOCK]
+        low, high = float(block.min()), float(block.max())
+        if not (np.isfinite(low) and np.isfinite(high)):
+            finite = block[np.isfinite(block)]
+            low, high = float(finite.min(initial=0)), float(finite.max(initial=0))
+        largest = max(largest, -low, high)
+    return largest
+
+
+BLOCK = 1 << 16  # elements: 256 KiB in f32, which stay in cache
 LARGEST = {Type.f16: 65504.0, Type.bf16: 2.0**128 - 2.0**120}
 """The largest finite numbers of the 16-bit types."""
 

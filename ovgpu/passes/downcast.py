@@ -22,14 +22,12 @@ from dataclasses import replace
 from enum import Enum
 from typing import Any
 
-import numpy as np
-
 from ovgpu.model import Model, Node, Output
 from ovgpu.ops.base.elementwise import Elementwise
 from ovgpu.ops.base.op import is_own, op_of
 from ovgpu.ops.base.storage import decode
 from ovgpu.ops.base.xp import NUMPY
-from ovgpu.ops.convert import LARGEST, Convert, ConvertDown
+from ovgpu.ops.convert import LARGEST, Convert, ConvertDown, largest_finite
 from ovgpu.ops.fused.compressed import CompressedGather
 from ovgpu.ops.fused.compressed_convolution import CompressedConvolution
 from ovgpu.ops.fused.kv_cache import CacheAppend, Reorder, growing
@@ -120,7 +118,7 @@ class _Downcast:
 
     def _is_in_range(self, value: Any) -> bool:
         assert self.dtype is not None
-        largest = np.abs(value, where=np.isfinite(value), out=np.zeros(value.shape, np.float32)).max(initial=0)
+        largest = largest_finite(value)
         return bool(largest == 0 or SMALLEST_NORMAL[self.dtype] <= largest <= LARGEST[self.dtype])
 
     def _data_inputs(self, node: Node) -> list[int]:

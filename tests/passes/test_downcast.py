@@ -10,6 +10,8 @@ import pytest
 
 import ovgpu as ov
 from ovgpu.model import Model
+from ovgpu.ops import convert
+from ovgpu.ops.base.xp import NUMPY
 from ovgpu.ops.convert import LARGEST, ConvertDown
 from ovgpu.ops.fused.compressed import CompressedGather, CompressedMatMul
 from ovgpu.ops.fused.kv_cache import growing
@@ -278,6 +280,25 @@ def test_downcasting_keeps_finite_values_finite(kind: ov.Type) -> None:
     expected = [most if kind == F16 else 3e38, -most, np.inf, -np.inf, np.nan, middle, 1, 0]
     np.testing.assert_allclose(found.astype("f4"), expected, rtol=2**-8)
     assert np.isfinite(found.astype("f4")).tolist() == np.isfinite(x).tolist()
+
+
+@HALVES
+@pytest.mark.parametrize("size", [10, 64, 65, 300])
+def test_blocks(kind: ov.Type, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights that are converted block by block have the same bits, wherever numbers beyond the range are."""
+    monkeypatch.setattr(convert, "BLOCK", 64)
+    x = np.random.default_rng(size).standard_normal((size, 3)).astype(np.float32)
+    for number in (LARGEST[kind] * 1.0001, -3.4e38, 65519.99, np.nan, -np.inf, np.inf):
+        x[np.random.default_rng(size).integers(size), 1] = number
+        op = ConvertDown(destination_type=kind)
+        with np.errstate(all="ignore"):
+            expected = op.fn(np, x)
+        (found,) = op.evaluate(NUMPY, x)
+        assert found.dtype == expected.dtype
+        np.testing.assert_array_equal(found.view(np.uint16), expected.view(np.uint16))
+        finite = x[np.isfinite(x)]
+        assert convert.largest_finite(x) == np.abs(finite).max()
+    assert convert.largest_finite(np.full(70, np.nan, np.float32)) == convert.largest_finite(x[:0]) == 0
 
 
 def attention(fused: bool) -> Net:
