@@ -100,11 +100,13 @@ def small_on_the_device(device: str) -> Run:
     return lambda: request.infer(on_device, share_inputs=True)
 
 
-def recorded(name: str, device: str) -> Run:
-    """Return the first recorded call of a model."""
+def recorded(name: str, device: str, rows: int = 0) -> Run:
+    """Return the first recorded call of a model, or a call with that many copies of its first row."""
     request = ov.Core().compile_model(DATA / name / "model.xml", device).create_infer_request()
     with np.load(DATA / name / "expected.npz") as arrays:
         inputs = {key.split("/")[-1]: arrays[key] for key in arrays if key.startswith("call/00/in/")}
+    if rows:
+        inputs = {key: np.repeat(array[:1], rows, 0) for key, array in inputs.items()}
     return lambda: request.infer(inputs)
 
 
@@ -131,6 +133,7 @@ CASES: dict[str, Callable[[str], Run]] = {
     "small, arrays on the device": small_on_the_device,
     "lstm_state": lambda device: recorded("lstm_state", device),
     "resnet": lambda device: recorded("resnet", device),
+    "resnet, 64 images": lambda device: recorded("resnet", device, 64),
     "bert": lambda device: recorded("bert", device),
     "llama, a token": decode_step,
 }
