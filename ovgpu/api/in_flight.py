@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from ovgpu._util.claim import Claim
+from ovgpu.errors import Error
 from ovgpu.request.session import Session
 from ovgpu.request.started import Started
 from ovgpu.runtime.state import Snapshot
@@ -99,10 +100,9 @@ def _outcome(session: Session, started: Started) -> tuple[Snapshot | None, BaseE
     """Return the values of the variables after an inference, or its error."""
     try:
         return session.finish(started), None
-    except Exception as e:
-        return None, e
     except BaseException as e:
-        if threading.current_thread() is threading.main_thread():  # a signal handler has raised it
+        # Errors of an inference are of class Error. Others are raised by signal handlers, in the main thread.
+        if not isinstance(e, Error) and threading.current_thread() is threading.main_thread():
             raise
         return None, e
 

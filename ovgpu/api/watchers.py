@@ -51,9 +51,8 @@ class Watchers:
     def _thread(self) -> Any:
         """Return a thread, which runs as soon as the lock is released, and must have a role by then."""
         if self._parked:
-            thread = self._parked[-1]
+            thread = self._parked.pop()
             thread.release()
-            self._parked.pop()
             return thread
         from concurrent.futures import ThreadPoolExecutor  # slow to import: it imports logging
 
@@ -77,6 +76,7 @@ class Watchers:
         with self._lock:
             if me is self._watcher or me is self._standby:
                 return True
+            me.acquire(blocking=False)  # it is free if the thread was woken when its time was over
             self._parked.append(me)
         me.acquire(timeout=LINGER)
         with self._lock:

@@ -134,7 +134,8 @@ class Session(RequestPrograms):
                 completion.wait()
                 replay.publish()
             except BaseException as e:
-                self._raise_after_launch(e)
+                with self.backend.active():  # translates errors of the device, and no others: those of signal handlers
+                    raise e
             after = self._accept(replay, started.call, started.after, started.seconds + completion.seconds())
             self._make_direct(replay)
         nesting = self.backend.nesting()

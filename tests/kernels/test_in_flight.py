@@ -213,6 +213,24 @@ def test_a_device_that_fails(summing: Any, card: Card, general: Count) -> None:
     np.testing.assert_array_equal(summing.query_state()[0].state.data, 6 * (X - Y))
 
 
+def test_a_signal_handler_that_raises(summing: Any, card: Card, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exception that is no error of the inference leaves it in flight, also one of class Exception."""
+
+    def interrupted(completion: EventCompletion) -> None:
+        raise TimeoutError("the time is over")
+
+    card.hold()
+    summing.start_async([X, Y])
+    for wait in (summing.wait, summing.wait):
+        with monkeypatch.context() as patch, pytest.raises(TimeoutError, match="the time is over"):
+            patch.setattr(EventCompletion, "wait", interrupted)
+            wait()
+    assert not refused(summing)
+    card.end()
+    summing.wait()
+    np.testing.assert_array_equal(summing.query_state()[0].state.data, 7 * (X - Y))
+
+
 def test_a_launch_that_fails(summing: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """`wait` reports the error of a launch, not `start_async`."""
 
