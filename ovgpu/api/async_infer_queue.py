@@ -45,8 +45,11 @@ class AsyncInferQueue(Unpicklable):
         self._forks = forks.count
         self._watchers = Watchers(len(self._requests))  # call the callbacks of inferences in flight
         self._idle = deque(range(len(self._requests)))
-        # Guards the fields below. Notified when a request becomes idle, or has an inference in flight.
-        self._changed = threading.Condition()
+        # Guards the fields below. It is taken by ``with`` itself: a signal handler that raises in the Python code of
+        # `Condition.__enter__` would leave it taken.
+        self._lock = threading.RLock()
+        # Notified when a request becomes idle, or has an inference in flight.
+        self._changed = threading.Condition(self._lock)
         self._running: dict[int, int] = {}  # index of a request -> number of its inference, in the order of starts
         self._started = 0  # number of inferences started
         self._error: BaseException | None = None
@@ -65,7 +68,7 @@ class AsyncInferQueue(Unpicklable):
             while request_id < 0:
                 if not self._idle:
                     self._await_idle()
-                with self._changed:
+                with self._lock:
                     if self._idle:
                         request_id = self._idle[0]
                         self._started = inference_id = self._started + 1
@@ -88,18 +91,18 @@ class AsyncInferQueue(Unpicklable):
                 self._watchers.put(in_flight)
         finally:
             if self._waiting:
-                with self._changed:
+                with self._lock:
                     self._changed.notify_all()
 
     def wait_all(self) -> None:
         """Wait for all inferences started before this call. Raise the first error since the last call."""
         self._check_process()
-        with self._changed:
+        with self._lock:
             if threading.get_ident() in self._callback_threads:
                 raise RuntimeError("wait_all in a callback would wait for itself")
             last = self._started
         self._await(lambda: all(inference_id > last for inference_id in self._running.values()), last)
-        with self._changed:
+        with self._lock:
             error, self._error = self._error, None
         if error is not None:
             raise error
@@ -107,7 +110,7 @@ class AsyncInferQueue(Unpicklable):
     def is_ready(self) -> bool:
         """Return whether a request is idle, so that `start_async` would not wait."""
         self._check_process()
-        with self._changed:
+        with self._lock:
             in_flight = None if self._idle else self._in_flight()
         if in_flight is not None and in_flight.is_reached():
             in_flight.end()
@@ -118,7 +121,7 @@ class AsyncInferQueue(Unpicklable):
         self._check_process()
         while True:
             self._await_idle()
-            with self._changed:
+            with self._lock:
                 if self._idle:
                     return self._idle[0]
 
@@ -161,7 +164,7 @@ class AsyncInferQueue(Unpicklable):
     def _await(self, is_reached: Callable[[], bool], last: int | None, in_callback: bool = False) -> None:
         """Wait until ``is_reached()``, and end inferences in flight meanwhile, up to the number ``last``."""
         while True:
-            with self._changed:
+            with self._lock:
                 self._waiting += 1  # before `_in_flight`: a thread that adds one looks at this after it
                 try:
                     if is_reached():
@@ -209,14 +212,14 @@ class AsyncInferQueue(Unpicklable):
                 callback(self._requests[request_id], self._userdata[request_id])
         except BaseException as e:
             error = e
-        with self._changed:
+        with self._lock:
             self._callback_threads.discard(thread)
             self._error = self._error or error
             self._release(request_id, inference_id)
 
     def _release(self, request_id: int, inference_id: int) -> None:
         """Make the request idle, unless another inference has been started on it."""
-        with self._changed:
+        with self._lock:
             if self._running.get(request_id) == inference_id:
                 if request_id not in self._idle:
                     self._idle.append(request_id)
