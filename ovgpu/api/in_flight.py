@@ -25,7 +25,18 @@ class InFlight:
     Several threads may wait.
     """
 
-    __slots__ = ("_after", "_error", "_lock", "_on_done", "_owner", "_party", "_session", "_started", "is_watched")
+    __slots__ = (
+        "_after",
+        "_caller",
+        "_error",
+        "_lock",
+        "_on_done",
+        "_owner",
+        "_party",
+        "_session",
+        "_started",
+        "is_watched",
+    )
 
     def __init__(
         self,
@@ -40,6 +51,7 @@ class InFlight:
         self._on_done = on_done
         self._after: Snapshot | None = None
         self._error: BaseException | None = None
+        self._caller = 0  # the thread that is in `on_done`
         self.is_watched = False
         """True if a thread ends the inference in any case."""
 
@@ -63,7 +75,7 @@ class InFlight:
         """Wait for the inference, and end it."""
         with self._lock:
             started = self._started
-            if started is None:
+            if started is None or self._caller == threading.get_ident():  # ended, or the callback waits for its own
                 return
             if self._after is None and self._error is None:
                 self._after, self._error = _outcome(self._session, started)
@@ -71,7 +83,12 @@ class InFlight:
                 self._session.state = self._after
             self._owner.release(self._party)
             if self._on_done is not None:
-                self._on_done(self._error)
+                try:
+                    self._caller = threading.get_ident()
+                    self._on_done(self._error)
+                except BaseException:
+                    self._caller = 0
+                    raise
             self._started = self._on_done = None
 
     def result(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 from ovgpu.api.in_flight import InFlight, first_to_end
@@ -96,12 +97,14 @@ class Watchers:
         inference.wait_for_device()
         began = time.monotonic()
         with self._lock:
-            self._inferences.remove(inference)
             self._callback_began = began
-            if self._inferences and self._hands_over:
-                self._watcher, self._callback_began = self._thread(), 0.0
-            elif self._inferences and self._standby is None:
-                self._standby = self._thread()
+            if len(self._inferences) > 1:
+                with suppress(RuntimeError):  # no thread can be started, as at the end of the process: go on alone
+                    if self._hands_over:
+                        self._watcher, self._callback_began = self._thread(), 0.0
+                    elif self._standby is None:
+                        self._standby = self._thread()
+            self._inferences.remove(inference)
         inference.end()
         with self._lock:
             self._hands_over = time.monotonic() - began > PATIENCE

@@ -489,6 +489,37 @@ def test_callbacks_that_wait_for_others(compiled: Any) -> None:
     assert ended == [3, 2, 1, 0]
 
 
+def test_a_callback_that_waits_for_its_own_inference(compiled: Any) -> None:
+    queue, calls = ov.AsyncInferQueue(compiled(two()), 1), []
+    warm(queue[0])
+
+    def done(request: Any, item: int) -> None:
+        calls.append(item)
+        request.wait()
+
+    queue.set_callback(done)
+    for n in range(3):
+        queue.start_async([X, Y], n)
+    queue.wait_all()
+    assert calls == [0, 1, 2]
+
+
+def test_no_other_thread_can_be_started(compiled: Any, card: Card, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the end of a process, say. The thread that is there calls all callbacks."""
+    queue, calls = ov.AsyncInferQueue(compiled(two()), 3), []
+    for request in queue:
+        warm(request)
+    queue.set_callback(lambda request, item: calls.append(item))
+    card.hold()
+    queue.start_async([X, Y], 0)
+    monkeypatch.setattr(queue._watchers._pool, "submit", lambda *args: (_ for _ in ()).throw(RuntimeError("no thread")))
+    queue.start_async([X, Y], 1)
+    queue.start_async([X, Y], 2)
+    card.end()
+    queue.wait_all()
+    assert sorted(calls) == [0, 1, 2]
+
+
 def test_slow_callbacks_run_side_by_side(compiled: Any) -> None:
     queue = ov.AsyncInferQueue(compiled(two()), 4)
     for request in queue:
