@@ -284,9 +284,9 @@ class InferRequest(RequestTensors):
                 raise RuntimeError("Infer Request is busy")
 
     def _end_reached(self) -> None:
-        """End the inference in flight, if the device has done its work."""
+        """End the inference in flight, if the device has done its work, and no other thread will call its callback."""
         in_flight = self.in_flight
-        if in_flight is not None and in_flight.is_reached():
+        if in_flight is not None and not in_flight.is_watched and in_flight.is_reached():
             in_flight.end()
 
     def _check_process(self) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ovgpu.backends.cuda import rt
-
-NOT_READY = 600  # cudaError_t
+from ovgpu.backends.cuda.errors import STICKY
 
 
 class EventCompletion:
@@ -26,8 +25,10 @@ class EventCompletion:
         self._ended.record(self._stream)
 
     def is_reached(self) -> bool:
-        # `Event.done` is False for ever if the device has failed.
-        return bool(self._query(self._ended.ptr) != NOT_READY)
+        # `Event.done` is False for ever if the device has failed. Other errors say nothing of the event, such as 900,
+        # which a query gives while another library captures a graph.
+        status = self._query(self._ended.ptr)
+        return status == 0 or status in STICKY
 
     def wait(self) -> None:
         self._ended.synchronize()
