@@ -1,5 +1,5 @@
 // RandomUniform: random words, from Philox or the Mersenne twister, as numbers of T in [low, high).
-#include "common.cuh"
+#include "philox.cuh"
 
 typedef unsigned long long u64;
 
@@ -75,12 +75,7 @@ __device__ __forceinline__ u64 join_words(long long, u64 first, u64 second) { re
 // block.
 __global__ void take(u64* state, u64* first, u64 count) { *first = atomicAdd(state, count); }
 
-// Constants of Philox4x32-10: multipliers, and the increments of the key per round.
-constexpr int ROUNDS = 10;
-constexpr u64 MULTIPLIER_0 = 0xD2511F53, MULTIPLIER_1 = 0xCD9E8D57;
-constexpr unsigned INCREMENT_0 = 0x9E3779B9, INCREMENT_1 = 0xBB67AE85;
-
-// Generate numbers by Philox4x32-10 (Salmon et al. 2011). `state`: number of the next block, key, and upper half of the
+// Generate numbers by Philox4x32-10. `state`: number of the next block, key, and upper half of the
 // counter. A thread computes a block of four words, and the numbers that it gives: 4, or 2 of 64 bits.
 template <typename T>
 __global__ void philox(const u64* state, const u64* first, const T* low, const T* high, T* __restrict__ y,
@@ -90,19 +85,8 @@ __global__ void philox(const u64* state, const u64* first, const T* low, const T
   const bool two_words = takes_two_words<true>(from, to);
   const long long start = (static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x) * EACH;
   const u64 n = *first + static_cast<u64>(start / (two_words ? 2 : 4)), key = state[1], counter = state[2];
-  unsigned word[4] = {static_cast<unsigned>(n), static_cast<unsigned>(n >> 32), static_cast<unsigned>(counter),
-                      static_cast<unsigned>(counter >> 32)};
-  unsigned k = static_cast<unsigned>(key), m = static_cast<unsigned>(key >> 32);
-#pragma unroll
-  for (int round = 0; round < ROUNDS; round++) {
-    const u64 p = MULTIPLIER_0 * word[0], q = MULTIPLIER_1 * word[2];
-    word[0] = static_cast<unsigned>(q >> 32) ^ word[1] ^ k;
-    word[1] = static_cast<unsigned>(q);
-    word[2] = static_cast<unsigned>(p >> 32) ^ word[3] ^ m;
-    word[3] = static_cast<unsigned>(p);
-    k += INCREMENT_0;
-    m += INCREMENT_1;
-  }
+  unsigned word[4];
+  philox_block(n, counter, key, word);
 #pragma unroll
   for (int i = 0; i < EACH; i++) {
     if (start + i >= size) return;

@@ -31,6 +31,7 @@ LAYERS = [
     {"request"},
     {"api"},
     {"batching"},
+    {"genai"},
     {"serve"},
     {
         "cli",

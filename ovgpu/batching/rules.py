@@ -17,6 +17,7 @@ from ovgpu.ops.base.shapes import constant_axis, constants, normalize_axis
 from ovgpu.ops.base.view import equal
 from ovgpu.ops.convert import ConvertLike, Identity
 from ovgpu.ops.convolution.convolution import _Convolution
+from ovgpu.ops.generation.sampling import SampleToken, TokenCounts
 from ovgpu.ops.image.grid_sample import GridSample
 from ovgpu.ops.image.interpolate import Interpolate, Interpolate4
 from ovgpu.ops.infrastructure.control_flow import If, InputMap, Loop, OutputMap, TensorIterator, _Iterating
@@ -142,6 +143,8 @@ _in_place(GridSample, _inner, lambda op: (0, 1))
 _in_place(Cell, _inner, lambda op: (*range(1 + op.states), *([5] if isinstance(op, AUGRU) else [])))
 _in_place(SequenceOfCells, _inner, lambda op: (*range(2 + op.states), *([6] if isinstance(op, AUGRU) else [])))
 _in_place(GatherElements, _own, lambda op: (0, 1))
+_in_place(TokenCounts, _inner, lambda op: range(3))
+_in_place(SampleToken, _inner, lambda op: range(6))
 _in_place(Interpolate, lambda op, inputs, rank: op.axes)
 _in_place(
     Interpolate4,

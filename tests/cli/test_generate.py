@@ -21,11 +21,9 @@ import ovgpu
 from ovgpu.api.infer_request import InferRequest
 from ovgpu.cli import main
 from ovgpu.cli.generate.generator import DecoderInputs, prepare
-from ovgpu.cli.generate.last_logits import fix_batch, keep_last_logits
-from ovgpu.cli.generate.sampling import Chooser, Sampling, best_k, nucleus, penalised, probabilities, softmax
 from ovgpu.cli.generate.settings import add_options, read_settings
 from ovgpu.cli.generate.tokenizer import TextStream, chat_prompt
-from tests.emulator import state
+from ovgpu.genai.sampling import Sampling
 from tests.harness import judge
 from tests.harness.ir import Net
 from tests.harness.models.drive import DATA, OPENVINO_F32, Decoder
@@ -150,86 +148,6 @@ def test_on_a_device(
         assert (found["tokens"], found["text"]) == (on_host["tokens"], on_host["text"])
 
 
-@pytest.mark.parametrize("model", ["llama", "gemma2", "llama_int8"])
-def test_the_rewrites_cost_decode_steps_nothing(model: str, emulated: str) -> None:
-    """A decode step stays one graph of as many kernels as before."""
-    counts = []
-    for rewritten in False, True:
-        core = ovgpu.Core()
-        read = core.read_model(DATA / model / "model.xml")
-        if rewritten:
-            prepare(read)
-        decoder = Decoder(core.compile_model(read, emulated))
-        token = decoder.start(np.array([encode(PROMPT)]))
-        prompt_rows = decoder.logits.shape[1]
-        for _ in range(3):
-            token = decoder.step(token)
-        state.counters.reset()
-        decoder.step(token)
-        assert (state.counters.launches, state.counters.allocs) == (0, 0)  # beside the graph
-        counts.append((state.counters.graph_launches, state.counters.graph_kernels))
-        assert prompt_rows == (1 if rewritten else len(encode(PROMPT)))
-    assert counts[0] == counts[1] and counts[0][0] == 1
-
-
-@pytest.mark.parametrize("model", ["gpt2", "gemma2", "llama_int4_sym"])
-def test_last_logits(model: str) -> None:
-    """The rewritten model computes the last row of the logits, for any number of tokens."""
-    tokens = np.array([encode(PROMPT)])
-    compiled = []
-    for rewritten in False, True:
-        read = ovgpu.Core().read_model(DATA / model / "model.xml")
-        assert not rewritten or (fix_batch(read) and keep_last_logits(read, 0))
-        compiled.append(Decoder(ovgpu.Core().compile_model(read, "CPU")))
-    for part in np.split(tokens, [4, 5, 8], axis=1):
-        for decoder in compiled:
-            decoder.step(part)
-        np.testing.assert_allclose(compiled[1].logits, compiled[0].logits[:, -1:], 1e-5, 1e-5)
-
-
-def head(after: Callable[[Net, Any, Any], Any] = lambda net, logits, hidden: logits, **attrs: Any) -> ovgpu.Model:
-    """Build a product [?,?,4] x [4,5] with layers after it."""
-    net = Net("head")
-    hidden = net.parameter("f32", (-1, -1, 4), "input_ids")
-    weights = net.const(np.arange(20, dtype="f4").reshape(4, 5))
-    logits = net.layer("MatMul", "opset1", [hidden, weights], attrs)
-    net.result(net.layer("Tanh", "opset1", [after(net, logits, hidden)], names=["logits"]))
-    return ovgpu.Core().read_model(*net.build())
-
-
-REWRITTEN = {
-    "scale": lambda net, x, _: net.layer("Divide", "opset1", [x, net.const(np.full((1, 1, 5), 3, "f4"))]),
-    "number": lambda net, x, _: net.layer("Multiply", "opset1", [net.const(np.array(0.1, "f4")), x]),
-    "bias": lambda net, x, _: net.layer("Add", "opset1", [x, net.const(np.ones(5, "f4"))]),
-    "clamp": lambda net, x, _: net.layer("Clamp", "opset1", [x], {"min": -1, "max": 1}),
-}
-KEPT = {
-    "other rows": lambda net, x, _: net.layer("Add", "opset1", [x, net.const(np.ones((1, 3, 5), "f4"))]),
-    "two products": lambda net, x, _: net.layer("Add", "opset1", [x, x]),
-    "softmax": lambda net, x, _: net.layer("Softmax", "opset8", [x], {"axis": 1}),
-    "hidden states": lambda net, x, hidden: hidden,
-}
-
-
-@pytest.mark.parametrize("name", [*REWRITTEN, *KEPT])
-def test_heads_of_other_forms(name: str) -> None:
-    after = (REWRITTEN | KEPT)[name]
-    x = np.random.default_rng(0).standard_normal((1, 3, 4), np.float32)
-    model = head(after)
-    before = ovgpu.Core().compile_model(model, "CPU")(x)[0]
-    assert fix_batch(model) and keep_last_logits(model, 0) == (name in REWRITTEN)
-    found = ovgpu.Core().compile_model(model, "CPU")(x)[0]
-    assert found.shape[:2] == (1, 1 if name in REWRITTEN else 3)
-    np.testing.assert_allclose(found[:, -1], before[:, -1], 1e-5)
-
-
-def test_a_fixed_batch_stays() -> None:
-    net = Net()
-    net.result(net.parameter("i64", (2, -1), "input_ids"))
-    model = ovgpu.Core().read_model(*net.build())
-    assert not fix_batch(model) and str(model.inputs[0].partial_shape) == "[2,?]"
-
-
 def test_inputs_continue_the_text() -> None:
     net = Net()
     shapes = {
@@ -325,58 +243,6 @@ def test_figures(folder: Folder, figures: Figures, capsys: pytest.CaptureFixture
 
 # ---- sampling
 
-SCORES = np.random.default_rng(3).normal(0, 3, 50).astype(np.float32)
-
-
-def test_repetition_penalty() -> None:
-    found = penalised(np.array([2, -2, 3, -3, 0], "f4"), [0, 1, 1, 4, 0], 1.5)
-    np.testing.assert_allclose(found, [2 / 1.5, -2 * 1.5, 3, -3, 0])
-
-
-@pytest.mark.parametrize("temperature", [0.3, 1, 2.5])
-@pytest.mark.parametrize("k", [0, 1, 7, 50, 60])
-@pytest.mark.parametrize("p", [0, 0.2, 0.9, 1])
-def test_probabilities(temperature: float, k: int, p: float) -> None:
-    """The definitions, token by token: softmax(x / T), the k best of them, the fewest of these that make p."""
-    odds = {i: np.exp(np.float64(x) / temperature) for i, x in enumerate(SCORES)}
-    order = sorted(odds, key=odds.__getitem__, reverse=True)[: k or None]
-    total, kept, reached = sum(odds[i] for i in order), list[int](), 0.0
-    for i in order:
-        kept.append(i)
-        reached += odds[i] / total
-        if reached >= p and p < 1:
-            break
-    expected = np.zeros(len(SCORES))
-    expected[kept] = [odds[i] / sum(odds[j] for j in kept) for i in kept]
-    found = probabilities(SCORES, Sampling(True, temperature, k, p))
-    np.testing.assert_allclose(found, expected, 1e-6, 1e-12)
-
-
-def test_limits_of_the_rules() -> None:
-    scores = np.array([1, 3, 3, 2, -np.inf], "f4")
-    assert np.isfinite(best_k(scores, 1)).tolist() == [False, True, True, False, False]  # equal scores stay
-    assert np.isfinite(nucleus(scores, 0)).sum() == 1
-    np.testing.assert_allclose(softmax(scores).sum(), 1)
-    assert probabilities(scores, Sampling(True, 1e-300, 0))[[1, 2]].tolist() == [0.5, 0.5]
-    with pytest.raises(ovgpu.Error, match="the logits have NaN"):
-        Chooser(Sampling(), 0).choose(np.array([1, np.nan, 2], "f4"), [])
-
-
-def test_draws_follow_the_probabilities() -> None:
-    sampling = Sampling(True, 0.8, 20, 0.95, 1.3)
-    seen, count = [4, int(SCORES.argmax())], 8_000
-    chooser = Chooser(sampling, 0)
-    found = np.bincount([chooser.choose(SCORES, seen) for _ in range(count)], minlength=len(SCORES)) / count
-    wanted = probabilities(penalised(SCORES, seen, 1.3), sampling)
-    assert not found[wanted == 0].any()
-    np.testing.assert_allclose(found, wanted, atol=5 * np.sqrt(0.25 / count))
-
-
-def test_half_precision_logits() -> None:
-    chooser = Chooser(Sampling(repetition_penalty=2), 0)
-    for dtype in (np.float16, ovgpu.Type.bf16.storage):
-        assert chooser.choose(np.array([1, 5, 4], dtype), [1]) == 2
-
 
 def test_seeds(folder: Folder, figures: Figures, capsys: pytest.CaptureFixture[str]) -> None:
     path = folder()
@@ -391,7 +257,7 @@ def test_seeds(folder: Folder, figures: Figures, capsys: pytest.CaptureFixture[s
     assert greedy == tokens("--top-k", "1") == tokens("--temperature", "0") == tokens("--top-p", "0")
     assert greedy != tokens("--repetition-penalty", "5")
     found = figures(capsys, path, PROMPT, "--temperature", "1.5", "--max-new-tokens", "8")
-    seed = re.search(r"sampled, temperature 1.5, top-k 50, seed (\d+);", found["stderr"])
+    seed = re.search(r"sampled, top-k 50, temperature 1.5, seed (\d+);", found["stderr"])
     assert seed is not None and tokens("--temperature", "1.5", "--seed", seed[1]) == found["tokens"]
 
 
@@ -409,13 +275,15 @@ FILE = {"do_sample": True, "temperature": 0.6, "top_k": 20, "top_p": 0.95, "repe
     [
         (None, [], Sampling()),
         (None, ["--sample"], Sampling(True)),
-        (FILE, [], Sampling(True, 0.6, 20, 0.95, 1.1)),
-        (FILE, ["--greedy"], Sampling(False, 0.6, 20, 0.95, 1.1)),
-        (FILE, ["--temperature", "0"], Sampling(False, 1, 20, 0.95, 1.1)),
-        (FILE, ["--top-k", "0", "--top-p", "1", "--repetition-penalty", "1"], Sampling(True, 0.6, 0, 1, 1)),
+        (FILE, [], Sampling(True, 0.6, 20, 0.95, 0, 1.1)),
+        (FILE, ["--greedy"], Sampling(False, 0.6, 20, 0.95, 0, 1.1)),
+        (FILE, ["--temperature", "0"], Sampling(False, 1, 20, 0.95, 0, 1.1)),
+        (FILE, ["--top-k", "0", "--top-p", "1", "--repetition-penalty", "1"], Sampling(True, 0.6, 0)),
         ({"do_sample": True, "top_k": None, "temperature": None}, [], Sampling(True, 1, 0)),
         ({"temperature": 0.6}, [], Sampling(False, 0.6)),
         ({"temperature": 0.6}, ["--top-p", "0.5"], Sampling(True, 0.6, 50, 0.5)),
+        ({"min_p": 0.1}, ["--sample"], Sampling(True, min_p=0.1)),
+        (None, ["--min-p", "0.2"], Sampling(True, min_p=0.2)),
     ],
     ids=str,
 )
@@ -583,10 +451,10 @@ def test_functions_of_templates(folder: Folder) -> None:
         (["--chat"], "has no chat template, neither chat_template.jinja nor chat_template in tokenizer_config.json"),
         (["--system", "Be brief"], "--system is for --chat"),
         (["--max-new-tokens", "0"], "--max-new-tokens must be at least 1, not 0"),
-        (["--temperature", "-1"], "--temperature must be above 0, not -1"),
-        (["--top-k", "-1"], "--top-k must be 0 or more, not -1"),
-        (["--top-p", "1.5"], "--top-p must be from 0 to 1, not 1.5"),
-        (["--repetition-penalty", "0"], "--repetition-penalty must be above 0, not 0"),
+        (["--temperature", "-1"], "temperature must be above 0, not -1"),
+        (["--top-k", "-1"], "top_k must be 0 or more, not -1"),
+        (["--top-p", "1.5"], "top_p must be from 0 to 1, not 1.5"),
+        (["--repetition-penalty", "0"], "repetition_penalty must be above 0, not 0"),
         (["--greedy", "--top-k", "3"], "--greedy takes the most likely token: leave out --top-k"),
         (["--device", "TPU"], 'Device with "TPU" name is not registered'),
     ],
@@ -642,7 +510,7 @@ def test_models_of_other_forms(inputs: list[str], outputs: list[str], message: s
     for name in outputs:
         net.result(net.layer("Add", "opset1", [past, ports[-1]], names=[name]))
     with pytest.raises(ValueError, match=re.escape(message)):
-        prepare(ovgpu.Core().read_model(*net.build()))
+        prepare(ovgpu.Core().read_model(*net.build()), penalties=False)
 
 
 @pytest.mark.parametrize("module, argv", [("tokenizers", []), ("jinja2.sandbox", ["--chat"])])

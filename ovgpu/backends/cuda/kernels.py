@@ -34,6 +34,7 @@ NO_FMA_FILES = frozenset(
         "random.cu",
         "regions.cu",
         "roi_pooling.cu",
+        "sampling.cu",
     }
 )
 CLUSTERS = (16, 8, 4, 2)  # sizes of clusters, in blocks

@@ -18,7 +18,6 @@ from ovgpu.cli._ports import model_folder
 from ovgpu.cli._print import console
 from ovgpu.cli.generate.generator import Generator, prepare
 from ovgpu.cli.generate.report import Report
-from ovgpu.cli.generate.sampling import Chooser
 from ovgpu.cli.generate.settings import Settings, add_options, read_json, read_settings
 from ovgpu.cli.generate.tokenizer import TextStream, chat_prompt, load_tokenizer
 from ovgpu.runtime.printing import counted
@@ -71,14 +70,14 @@ def run(args: argparse.Namespace) -> int:
         out.print(f"generation_config.json sets {setting}, which has no effect here", markup=False, soft_wrap=True)
     with out.status("compiling the model") as status:
         start = time.perf_counter()
-        compiled, logits = _compile(args)
+        compiled, output = _compile(args, settings.sampling.penalises)
         compile_seconds = time.perf_counter() - start
-        generator = Generator(compiled, logits)
+        generator = Generator(compiled, output)
         status.update("reading the prompt")
         if args.warm_up:
-            list(generator.generate(prompt, Chooser(settings.sampling, seed), min(limit, WARM_UP_TOKENS), ()))
+            list(generator.generate(prompt, settings.sampling, seed, min(limit, WARM_UP_TOKENS), ()))
         start = time.perf_counter()
-        tokens = generator.generate(prompt, Chooser(settings.sampling, seed), limit, settings.ends)
+        tokens = generator.generate(prompt, settings.sampling, seed, limit, settings.ends)
         text, record = _stream(tokens, TextStream(tokenizer, prompt), status), generator.record
         total_seconds = time.perf_counter() - start
     record.reason = record.reason or "interrupted"
@@ -150,13 +149,13 @@ def _limit(settings: Settings, prompt: int) -> int:
     return min(settings.max_new_tokens, settings.context - prompt)
 
 
-def _compile(args: argparse.Namespace) -> tuple[CompiledModel, int]:
-    """Return the compiled model, rewritten for one text, and the index of its logits output."""
+def _compile(args: argparse.Namespace, penalties: bool) -> tuple[CompiledModel, int]:
+    """Return the compiled model, rewritten for one text, and the index of the output with its tokens."""
     core = Core()
     model = core.read_model(args.model)
-    logits = prepare(model)
+    output = prepare(model, penalties)
     options = {} if args.precision is None else {"INFERENCE_PRECISION_HINT": args.precision}
-    return core.compile_model(model, args.device, options), logits
+    return core.compile_model(model, args.device, options), output
 
 
 def _device(compiled: CompiledModel) -> str:

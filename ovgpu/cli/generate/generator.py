@@ -10,16 +10,18 @@ from typing import Any
 import numpy as np
 
 from ovgpu.cli._ports import port_names
-from ovgpu.cli.generate.last_logits import fix_batch, keep_last_logits
-from ovgpu.cli.generate.sampling import Array, Chooser
+from ovgpu.genai.last_logits import fix_batch, keep_last_logits
+from ovgpu.genai.sampling import INPUTS as SAMPLING_INPUTS
+from ovgpu.genai.sampling import Array, Sampler, Sampling, add_sampling, checked_token
 from ovgpu.model import Model, Output
 
 INPUTS = ("input_ids", "attention_mask", "position_ids", "beam_idx", "token_type_ids")
 EXPORT = "export it with `optimum-cli export openvino --task text-generation-with-past`, which makes one with state"
 
 
-def prepare(model: Model) -> int:
-    """Check that a model generates text, and rewrite it in place for that. Return the index of its logits output.
+def prepare(model: Model, penalties: bool) -> int:
+    """Check that a model generates text, and rewrite it in place so that it chooses tokens, see `add_sampling`. Return
+    the index of the output with the tokens.
 
     Raises: ValueError for a model without state, with other inputs than `INPUTS`, or without logits.
     """
@@ -42,7 +44,7 @@ def prepare(model: Model) -> int:
         raise ValueError(f"output '{outputs[logits]}' has the shape {shape}: logits have [batch, length, vocabulary]")
     fix_batch(model)
     keep_last_logits(model, logits)
-    return logits
+    return add_sampling(model, logits, penalties)
 
 
 @dataclass
@@ -63,7 +65,8 @@ class DecoderInputs:
     """Inputs of a decoder for one text, which grows from call to call."""
 
     def __init__(self, ports: Sequence[Output]) -> None:
-        self._ports = list(zip(port_names(ports), ports))
+        names = port_names(ports)
+        self._ports = [(i, names[i], port) for i, port in enumerate(ports) if names[i] not in SAMPLING_INPUTS]
         self._past = 0
 
     def next(self, tokens: Sequence[int]) -> dict[int, Array]:
@@ -71,7 +74,7 @@ class DecoderInputs:
         count = len(tokens)
         begin, self._past = self._past, self._past + count
         arrays: dict[int, Array] = {}
-        for index, (name, port) in enumerate(self._ports):
+        for index, name, port in self._ports:
             dtype = np.dtype(np.int64) if port.element_type.is_dynamic() else port.element_type.storage
             if name == "input_ids":
                 arrays[index] = np.array([tokens], dtype)
@@ -88,29 +91,32 @@ class DecoderInputs:
 class Generator:
     """Generator on one request of a compiled model; ``record`` is that of the last generation."""
 
-    def __init__(self, compiled: Any, logits: int) -> None:
+    def __init__(self, compiled: Any, output: int) -> None:
+        """``output`` is the index that `prepare` returned."""
         self.request = compiled.create_infer_request()
         self.record = Record()
-        self._ports, self._logits = compiled.inputs, logits
+        self._ports, self._output = compiled.inputs, output
 
-    def generate(self, prompt: Sequence[int], chooser: Chooser, limit: int, ends: Collection[int]) -> Iterator[int]:
+    def generate(
+        self, prompt: Sequence[int], sampling: Sampling, seed: int, limit: int, ends: Collection[int]
+    ) -> Iterator[int]:
         """Yield at most ``limit`` tokens that follow a prompt, up to the first one in ``ends``, which is not yielded.
 
         The record is up to date whenever a token is yielded, and if an exception ends the generation.
         """
         record = self.record = Record(len(prompt))
         self.request.reset_state()
-        inputs, text, fed = DecoderInputs(self._ports), list(prompt), 0
+        inputs, sampler, new = DecoderInputs(self._ports), Sampler(self._ports, sampling, seed), prompt
         while len(record.tokens) < limit:
             start = time.perf_counter()
-            self.request.infer(inputs.next(text[fed:]), share_inputs=True, share_outputs=True)
-            token = chooser.choose(self.request.get_output_tensor(self._logits).array[0, -1], text)
+            arrays = inputs.next(new) | sampler.next(generated=bool(record.tokens))
+            results = self.request.infer(arrays, share_inputs=True, share_outputs=True)
+            token = checked_token(results[self._output])
             record.seconds.append(time.perf_counter() - start)
             record.tokens.append(token)
             if token in ends:
                 record.reason = "end"
                 return
-            fed = len(text)
-            text.append(token)
+            new = [token]
             yield token
         record.reason = "length"

@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ovgpu.cli.generate.sampling import Sampling
+from ovgpu.genai.sampling import Sampling
 
 NEW_TOKENS = 128  # unless generation_config.json sets max_new_tokens
-SAMPLING_NAMES = ("temperature", "top_k", "top_p", "repetition_penalty")
+SAMPLING_NAMES = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 CONTEXT_NAMES = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "seq_length")
 NEUTRAL = {
     "num_beams": 1,
-    "min_p": 0,
     "typical_p": 1,
     "min_new_tokens": 0,
     "min_length": 0,
@@ -58,7 +57,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
         "sampling",
         "What is not given comes from generation_config.json, with the "
-        "defaults of transformers. The rules are applied in this order.",
+        "defaults of transformers. The rules are applied in this order, as by openvino_genai.",
     )
     mode = group.add_mutually_exclusive_group()
     mode.add_argument("--sample", action="store_true", help="draw the next token at random")
@@ -67,12 +66,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--repetition-penalty", type=float, metavar="P", help="divide the scores of earlier tokens by P")
     group.add_argument(
-        "--temperature",
-        type=float,
-        metavar="T",
-        help="divide all scores by T; 0 is greedy; this and the next two options imply --sample",
+        "--top-k",
+        type=int,
+        metavar="K",
+        help="draw one of the K most likely tokens; 0 for any; this and the next three options imply --sample",
     )
-    group.add_argument("--top-k", type=int, metavar="K", help="draw one of the K most likely tokens; 0 for any")
+    group.add_argument("--temperature", type=float, metavar="T", help="divide all scores by T; 0 is greedy")
+    group.add_argument(
+        "--min-p", type=float, metavar="P", help="draw a token at least P times as likely as the most likely one"
+    )
     group.add_argument(
         "--top-p", type=float, metavar="P", help="draw one of the most likely tokens, whose probabilities add up to P"
     )
@@ -123,7 +125,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def _sampling(generation: Mapping[str, Any], args: argparse.Namespace) -> Sampling:
     options = {name: value for name in SAMPLING_NAMES if (value := getattr(args, name)) is not None}
-    drawn = [name for name in ("temperature", "top_k", "top_p") if name in options]
+    drawn = [name for name in ("top_k", "temperature", "min_p", "top_p") if name in options]
     if args.greedy and drawn:
         raise ValueError(f"--greedy takes the most likely token: leave out --{drawn[0].replace('_', '-')}")
     values = {name: generation[name] for name in SAMPLING_NAMES if generation.get(name) is not None}

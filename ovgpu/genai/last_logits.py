@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from ovgpu.cli._ports import port_names
 from ovgpu.errors import Error
 from ovgpu.model import Model, Node, Output
 from ovgpu.ops.infrastructure.graph import Constant
@@ -27,11 +26,11 @@ def fix_batch(model: Model) -> bool:
     has to be copied.
     """
     shapes = {}
-    for index, (name, port) in enumerate(zip(port_names(model.inputs), model.inputs)):
+    for index, port in enumerate(model.inputs):
         shape = port.partial_shape
         if shape.rank.is_dynamic:
             return False
-        batch = len(shape) - 2 if name == "position_ids" else 0  # [3, batch, length] in Qwen-VL
+        batch = len(shape) - 2 if "position_ids" in port.get_names() else 0  # [3, batch, length] in Qwen-VL
         shapes[index] = PartialShape([1 if axis == batch else extent for axis, extent in enumerate(shape)])
         if not shape.compatible(shapes[index]):
             return False

@@ -1,0 +1,334 @@
+// The next token of each text: logits with penalties, their weights, and a draw among the tokens that the rules keep.
+//
+// A weight is exp((score - best) / temperature), as f32 for comparisons, and as a whole number for sums, which do not
+// depend on their order then. The order of tokens is that of their keys: the most likely token comes first, and of
+// equal ones that with the lowest index. All rules keep the first tokens of this order, up to some sum of weights.
+#include "philox.cuh"
+
+typedef unsigned long long u64;
+
+// Columns of `rules` and `numbers`, as in ovgpu/ops/generation/sampling.py.
+enum Rule { TEMPERATURE, TOP_P, MIN_P, REPETITION_PENALTY, PRESENCE_PENALTY, FREQUENCY_PENALTY, RULES };
+enum Number { TOP_K, SEED, STEP, GENERATED, NUMBERS };
+
+constexpr int PROMPT = 1 << 30;  // flag of a count: the token is in the prompt
+constexpr float LOWEST = -40;    // binary logarithm of the least weight
+constexpr float WEIGHT_ONE = 1ull << 40;
+constexpr unsigned ONE = 0x3F800000;                                        // bits of 1.0f, the greatest weight
+constexpr unsigned NOT_A_NUMBER = 0xFFFFFFFF, MINUS_INFINITY = 0x007FFFFF;  // ordered bits
+
+constexpr int TILE = 2048;  // tokens of a block
+constexpr int TILE_THREADS = 256;
+constexpr int DRAW_THREADS = 1024;
+constexpr int WARP = 32;
+
+// A key has 50 bits: 30 of the weight, which are few for a likely token, then 20 of the token's index. The search for
+// a token reads one digit of the keys at each level.
+constexpr int LEVELS = 5;
+constexpr int INDEX_BITS = 20;
+__device__ constexpr int SHIFTS[LEVELS] = {38, 29, 20, 10, 0};
+constexpr int BINS = 1281;  // first digits of weights from 1 to 2^-40
+
+// Copy the counts of generated tokens. Before a prompt, all tokens with a count become tokens of the prompt.
+__global__ void start_counts(const int* __restrict__ counts, const long long* numbers, int* __restrict__ y,
+                             int vocabulary) {
+  const bool generated = numbers[blockIdx.y * NUMBERS + GENERATED];
+  const long long row = static_cast<long long>(blockIdx.y) * vocabulary;
+  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < vocabulary; i += gridDim.x * blockDim.x)
+    y[row + i] = generated ? counts[row + i] : counts[row + i] ? PROMPT : 0;
+}
+
+template <typename I>
+__global__ void count_tokens(const I* __restrict__ tokens, const long long* numbers, int* counts, int length,
+                             int vocabulary) {
+  const bool generated = numbers[blockIdx.y * NUMBERS + GENERATED];
+  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < length; i += gridDim.x * blockDim.x) {
+    const long long token = static_cast<long long>(tokens[static_cast<long long>(blockIdx.y) * length + i]);
+    if (token < 0 || token >= vocabulary) continue;
+    int* count = counts + static_cast<long long>(blockIdx.y) * vocabulary + token;
+    if (generated) {
+      atomicAdd(count, 1);
+    } else {
+      atomicOr(count, PROMPT);
+    }
+  }
+}
+
+// Return bits whose unsigned order is that of numbers, with NaN above all.
+__device__ __forceinline__ unsigned ordered_bits(float x) {
+  if (x != x) return NOT_A_NUMBER;
+  const unsigned bits = __float_as_uint(x + 0.0f);  // -0 becomes 0
+  return bits & 0x80000000 ? ~bits : bits | 0x80000000;
+}
+
+__device__ __forceinline__ float number_of(unsigned ordered) {
+  return __uint_as_float(ordered & 0x80000000 ? ordered & 0x7FFFFFFF : ~ordered);
+}
+
+__device__ __forceinline__ float away_from_zero(float x, double penalty) {
+  return static_cast<float>(x < 0 ? x + penalty : x - penalty);
+}
+
+// Return the maximum over the block, in all threads.
+template <int THREADS>
+__device__ __forceinline__ u64 block_max(u64 value) {
+  OVGPU_SHARED(u64, of_warps, [THREADS / WARP]);
+  for (int step = WARP / 2; step; step /= 2) {
+    const u64 other = __shfl_xor_sync(0xFFFFFFFF, value, step);
+    value = other > value ? other : value;
+  }
+  if (threadIdx.x % WARP == 0) of_warps[threadIdx.x / WARP] = value;
+  __syncthreads();
+  for (int warp = 0; warp < THREADS / WARP; warp++) value = of_warps[warp] > value ? of_warps[warp] : value;
+  return value;
+}
+
+// Compute the scores of a tile: logits with biases and penalties. best[row, tile] is the ordered bits of the greatest
+// one, and the inverted index of the first token that has it.
+template <typename T, bool COUNTED>
+__global__ void score_tokens(const T* __restrict__ logits, long long row_step, long long step, const double* rules,
+                             const int* __restrict__ counts, const long long* biased, const float* biases,
+                             int bias_count, float* __restrict__ scores, u64* best, unsigned* bin_counts, u64* bin_sums,
+                             int vocabulary) {
+  OVGPU_SHARED(float, tile, [TILE]);
+  const int row = blockIdx.y, first = blockIdx.x * TILE, count = min(TILE, vocabulary - first);
+  for (int i = threadIdx.x; i < count; i += TILE_THREADS)
+    tile[i] = static_cast<float>(logits[row * row_step + (first + i) * step]);
+  for (int i = blockIdx.x * TILE_THREADS + threadIdx.x; i < BINS; i += gridDim.x * TILE_THREADS) {
+    bin_counts[row * BINS + i] = 0;  // for the next launch
+    bin_sums[row * BINS + i] = 0;
+  }
+  __syncthreads();
+  for (int i = threadIdx.x; i < bias_count; i += TILE_THREADS) {
+    const long long token = biased[static_cast<long long>(row) * bias_count + i] - first;
+    if (token >= 0 && token < count) tile[token] += biases[static_cast<long long>(row) * bias_count + i];
+  }
+  __syncthreads();
+  const double *rule = rules + row * RULES, repetition = rule[REPETITION_PENALTY];
+  const long long start = static_cast<long long>(row) * vocabulary + first;
+  u64 greatest = 0;
+  for (int i = threadIdx.x; i < count; i += TILE_THREADS) {
+    float score = tile[i];
+    const int times = COUNTED ? counts[start + i] : 0;
+    if (times) score = static_cast<float>(score < 0 ? score * repetition : score / repetition);
+    if (const int generated = times & (PROMPT - 1)) {
+      score = away_from_zero(score, rule[PRESENCE_PENALTY]);
+      score = away_from_zero(score, rule[FREQUENCY_PENALTY] * generated);
+    }
+    scores[start + i] = score;
+    const u64 key = static_cast<u64>(ordered_bits(score)) << 32 | ~static_cast<unsigned>(first + i);
+    greatest = key > greatest ? key : greatest;
+  }
+  greatest = block_max<TILE_THREADS>(greatest);
+  if (threadIdx.x == 0) best[row * gridDim.x + blockIdx.x] = greatest;
+}
+
+// Return the best token of a row, from those of its tiles, in all threads.
+template <int THREADS>
+__device__ __forceinline__ u64 best_of(const u64* best, int tiles) {
+  u64 greatest = 0;
+  for (int i = threadIdx.x; i < tiles; i += THREADS) greatest = best[i] > greatest ? best[i] : greatest;
+  return block_max<THREADS>(greatest);
+}
+
+// Return whether a row takes its best token, without a draw.
+__device__ __forceinline__ bool is_decided(u64 best, double temperature) {
+  const unsigned ordered = static_cast<unsigned>(best >> 32);
+  return temperature == 0 || ordered == NOT_A_NUMBER || ordered == MINUS_INFINITY;
+}
+
+__device__ __forceinline__ u64 key_of(unsigned weight_bits, unsigned token) {
+  return static_cast<u64>(ONE - weight_bits) << INDEX_BITS | token;
+}
+
+__device__ __forceinline__ u64 whole_weight(float weight) { return static_cast<u64>(weight * WEIGHT_ONE); }
+
+// Return 2^x, for x from LOWEST to 0, by operations that NumPy has as well.
+__device__ __forceinline__ float power_of_two(float x) {
+  const float whole = floorf(x), part = x - whole;
+  float y = 0.0002161291486f * part + 0.001246784581f;
+  y = y * part + 0.009675451554f;
+  y = y * part + 0.05548528209f;
+  y = y * part + 0.2402293086f;
+  y = y * part + 0.6931470632f;
+  y = y * part + 1.0f;
+  return __uint_as_float(__float_as_uint(y) + (static_cast<unsigned>(static_cast<int>(whole)) << 23));
+}
+
+// Replace the scores of a tile by weights, and add them to the histogram of first digits of the row.
+__global__ void weigh_tokens(float* __restrict__ scores, const double* rules, const u64* best, unsigned* bin_counts,
+                             u64* bin_sums, int vocabulary) {
+  OVGPU_SHARED(unsigned, count_of, [BINS]);
+  OVGPU_SHARED(u64, sum_of, [BINS]);
+  const int row = blockIdx.y, first = blockIdx.x * TILE, count = min(TILE, vocabulary - first);
+  const double temperature = rules[row * RULES + TEMPERATURE];
+  const u64 greatest = best_of<TILE_THREADS>(best + row * gridDim.x, gridDim.x);
+  if (is_decided(greatest, temperature)) return;
+  for (int i = threadIdx.x; i < BINS; i += TILE_THREADS) count_of[i] = 0, sum_of[i] = 0;
+  __syncthreads();
+  const float top = number_of(static_cast<unsigned>(greatest >> 32));
+  const float factor = static_cast<float>(fmin(1.4426950408889634 / temperature, 3.4028234663852886e38));
+  const long long start = static_cast<long long>(row) * vocabulary + first;
+  for (int i = threadIdx.x; i < count; i += TILE_THREADS) {
+    const float score = scores[start + i], exponent = (score == top ? 0.0f : score - top) * factor;
+    const float weight = exponent < LOWEST ? 0.0f : power_of_two(exponent);
+    scores[start + i] = weight;
+    if (weight == 0) continue;
+    const int bin = static_cast<int>(key_of(__float_as_uint(weight), 0) >> SHIFTS[0]);
+    atomicAdd(&count_of[bin], 1u);
+    atomicAdd(&sum_of[bin], whole_weight(weight));
+  }
+  __syncthreads();
+  for (int i = threadIdx.x; i < BINS; i += TILE_THREADS) {
+    if (!count_of[i]) continue;
+    atomicAdd(&bin_counts[row * BINS + i], count_of[i]);
+    atomicAdd(&bin_sums[row * BINS + i], sum_of[i]);
+  }
+}
+
+// Shared memory of the search in a row's keys: a histogram of one digit, and where the search goes on.
+struct Digits {
+  unsigned count[BINS], token[BINS];  // `token`: one of those in the bin
+  u64 sum[BINS];
+  unsigned warp_count[DRAW_THREADS / WARP];
+  u64 warp_sum[DRAW_THREADS / WARP];
+  unsigned digit, before_count;
+  u64 before_sum;
+};
+
+struct Row {
+  const float* weights;
+  const unsigned* bin_counts;
+  const u64* bin_sums;
+  int vocabulary;
+};
+
+struct Prefix {
+  u64 sum;         // of the weights of the tokens, the last one included
+  unsigned token;  // the last one
+};
+
+constexpr u64 ALL = ~0ull;
+
+// Find the first bin up to which `reached(count, sum)` holds. Return whether there is one.
+template <class Reached>
+__device__ bool find_bin(Digits& digits, int bins, unsigned count, u64 sum, Reached reached) {
+  const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+  unsigned counts[2];
+  u64 sums[2];
+  for (int i = 0; i < 2; i++) {
+    const int bin = 2 * threadIdx.x + i;
+    counts[i] = bin < bins ? digits.count[bin] : 0;
+    sums[i] = bin < bins ? digits.sum[bin] : 0;
+  }
+  unsigned count_up_to = counts[0] + counts[1];
+  u64 sum_up_to = sums[0] + sums[1];
+  for (int step = 1; step < WARP; step *= 2) {
+    const unsigned lower_count = __shfl_up_sync(0xFFFFFFFF, count_up_to, step);
+    const u64 lower_sum = __shfl_up_sync(0xFFFFFFFF, sum_up_to, step);
+    if (lane >= step) count_up_to += lower_count, sum_up_to += lower_sum;
+  }
+  if (lane == WARP - 1) digits.warp_count[warp] = count_up_to, digits.warp_sum[warp] = sum_up_to;
+  if (threadIdx.x == 0) digits.digit = BINS;
+  __syncthreads();
+  for (int lower = 0; lower < warp; lower++) count += digits.warp_count[lower], sum += digits.warp_sum[lower];
+  count += count_up_to - counts[0] - counts[1];
+  sum += sum_up_to - sums[0] - sums[1];
+  for (int i = 0; i < 2; i++) {
+    if (counts[i] && !reached(count, sum) && reached(count + counts[i], sum + sums[i]))
+      digits.digit = 2 * threadIdx.x + i, digits.before_count = count, digits.before_sum = sum;
+    count += counts[i];
+    sum += sums[i];
+  }
+  __syncthreads();
+  return digits.digit < BINS;
+}
+
+// Return the shortest prefix of the order of tokens for which `reached(count, sum)` holds; ALL if it holds for none. The
+// token is known only if `needs_token`.
+template <class Reached>
+__device__ Prefix find_prefix(Digits& digits, const Row& row, bool needs_token, Reached reached) {
+  u64 path = 0, sum = 0;
+  unsigned count = 0;
+  for (int level = 0;; level++) {
+    const int shift = SHIFTS[level], width = level ? SHIFTS[level - 1] - shift : 0, bins = level ? 1 << width : BINS;
+    __syncthreads();
+    for (int i = threadIdx.x; i < bins; i += DRAW_THREADS) {
+      digits.count[i] = level ? 0 : row.bin_counts[i];
+      digits.sum[i] = level ? 0 : row.bin_sums[i];
+    }
+    __syncthreads();
+    if (level) {
+      for (int i = threadIdx.x; i < row.vocabulary; i += DRAW_THREADS) {
+        const float weight = row.weights[i];
+        const u64 key = key_of(__float_as_uint(weight), i);
+        if (weight == 0 || key >> (shift + width) != path) continue;
+        const int digit = static_cast<int>(key >> shift & (bins - 1));
+        atomicAdd(&digits.count[digit], 1u);
+        atomicAdd(&digits.sum[digit], whole_weight(weight));
+        digits.token[digit] = i;
+      }
+      __syncthreads();
+    }
+    if (!find_bin(digits, bins, count, sum, reached)) return {ALL, 0};
+    const unsigned digit = digits.digit;
+    path = path << width | digit;
+    count = digits.before_count;
+    sum = digits.before_sum;
+    if (digits.count[digit] == 1 && (level || !needs_token))
+      return {sum + digits.sum[digit], level ? digits.token[digit] : 0};
+  }
+}
+
+// Return the sum over the block, in all threads.
+__device__ u64 block_sum(Digits& digits, u64 value) {
+  for (int step = WARP / 2; step; step /= 2) value += __shfl_xor_sync(0xFFFFFFFF, value, step);
+  __syncthreads();
+  if (threadIdx.x % WARP == 0) digits.warp_sum[threadIdx.x / WARP] = value;
+  __syncthreads();
+  value = 0;
+  for (int warp = 0; warp < DRAW_THREADS / WARP; warp++) value += digits.warp_sum[warp];
+  return value;
+}
+
+// Choose the token of a row, one per block.
+__global__ void __launch_bounds__(DRAW_THREADS)
+    draw_token(const float* __restrict__ weights, const double* rules, const long long* numbers, const u64* best,
+               int tiles, const unsigned* bin_counts, const u64* bin_sums, long long* tokens, int vocabulary) {
+  OVGPU_SHARED(Digits, shared, [1]);
+  Digits& digits = shared[0];
+  const int index = blockIdx.x;
+  const double* rule = rules + index * RULES;
+  const long long* number = numbers + index * NUMBERS;
+  const u64 greatest = best_of<DRAW_THREADS>(best + index * tiles, tiles);
+  if (is_decided(greatest, rule[TEMPERATURE])) {
+    const bool is_number = (greatest >> 32) != NOT_A_NUMBER && (greatest >> 32) != MINUS_INFINITY;
+    if (threadIdx.x == 0) tokens[index] = is_number ? static_cast<long long>(~static_cast<unsigned>(greatest)) : -1;
+    return;
+  }
+  const Row row = {weights + static_cast<long long>(index) * vocabulary, bin_counts + index * BINS,
+                   bin_sums + index * BINS, vocabulary};
+  u64 total = 0;
+  for (int i = threadIdx.x; i < BINS; i += DRAW_THREADS) total += row.bin_sums[i];
+  total = block_sum(digits, total);
+  const u64 most = number[TOP_K];
+  if (most > 0)
+    total = min(total, find_prefix(digits, row, false, [most](unsigned count, u64) { return count >= most; }).sum);
+  u64 kept = total;
+  if (rule[MIN_P] > 0) {
+    u64 sum = 0;
+    for (int i = threadIdx.x; i < vocabulary; i += DRAW_THREADS)
+      if (row.weights[i] >= static_cast<float>(rule[MIN_P])) sum += whole_weight(row.weights[i]);
+    sum = block_sum(digits, sum);
+    kept = min(kept, max(sum, whole_weight(1.0f)));
+  }
+  if (rule[TOP_P] < 1) {
+    const u64 limit = static_cast<u64>(static_cast<double>(total) * rule[TOP_P]);
+    kept = min(kept, find_prefix(digits, row, false, [limit](unsigned, u64 sum) { return sum > limit; }).sum);
+  }
+  unsigned word[4];
+  philox_block(number[STEP], 0, number[SEED], word);
+  const u64 position = __umul64hi(static_cast<u64>(word[1]) << 32 | word[0], kept);
+  const Prefix drawn = find_prefix(digits, row, true, [position](unsigned, u64 sum) { return sum > position; });
+  if (threadIdx.x == 0) tokens[index] = drawn.token;
+}

@@ -1,0 +1,262 @@
+"""Internal ops that choose the next token of a text: SampleToken, and TokenCounts, whose counts its penalties need.
+
+Both are row-wise: each row of a batch is a text of its own, with rules and random numbers of its own.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ovgpu.errors import OpError
+from ovgpu.ops.base.op import Array, Arrays, Op, internal_op
+from ovgpu.ops.base.recorder import KernelRecorder
+from ovgpu.ops.base.special import polynomial
+from ovgpu.ops.base.storage import is_plain
+from ovgpu.ops.base.strided import THREADS, blocks, strides_of
+from ovgpu.ops.base.xp import Adapter
+from ovgpu.ops.generation.random import philox
+from ovgpu.spec import Spec
+from ovgpu.types import Type
+
+
+class Rule(IntEnum):
+    """Columns of ``rules``, f64. In brackets: the value without effect."""
+
+    TEMPERATURE = 0  # (1) divides the logits; at 0, the most likely token is chosen, and only penalties apply
+    TOP_P = 1  # (1) keeps the fewest most likely tokens whose probabilities add up to more than this
+    MIN_P = 2  # (0) keeps tokens at least this times as likely as the most likely one
+    REPETITION_PENALTY = 3  # (1) divides positive logits of earlier tokens, and multiplies negative ones
+    PRESENCE_PENALTY = 4  # (0) is subtracted from logits of generated tokens, and added to negative ones
+    FREQUENCY_PENALTY = 5  # (0) the same, times the number of times that the token was generated
+
+
+class Number(IntEnum):
+    """Columns of ``numbers``, i64."""
+
+    TOP_K = 0  # keeps so many of the most likely tokens; 0 keeps all
+    SEED = 1  # key of Philox
+    STEP = 2  # counter of Philox: tokens that were drawn before with this seed
+    GENERATED = 3  # whether the tokens that the model got were generated (1) or are a prompt (0)
+
+
+PROMPT = 1 << 30  # flag of a token in TokenCounts: it is in the prompt
+NO_TOKEN = -1  # instead of a token, if the logits have NaN or all are -inf
+
+# Weights of tokens. Their sums are whole numbers, so that any order of summation gives the same token.
+LOG2_E = 1 / np.log(2)
+LOWEST = -40.0  # tokens that are less likely than the most likely one by more than this power of two have no weight
+WEIGHT_ONE = np.float32(2.0**40)  # weight of the most likely token
+POWERS_OF_TWO = tuple(
+    np.array(
+        [1, 0.6931470632, 0.2402293086, 0.05548528209, 0.009675451554, 0.001246784581, 0.0002161291486], np.float32
+    )
+)  # of 2**x on [0, 1): a fit with relative error 2e-9, 1 at 0
+
+# As in sampling.cu:
+INDEX_BITS = 20  # of a token's index
+TILE = 2048  # tokens of a block
+TILE_THREADS = 256
+DRAW_THREADS = 1024
+BINS = 1281  # of the histogram of weights
+
+
+@internal_op
+class TokenCounts(Op):
+    """``counts [b, v] i32, tokens [b, n], numbers [b, 4] i64 -> counts [b, v]``: how often each token was generated.
+
+    Tokens of a prompt set the flag `PROMPT` instead. A prompt after generated tokens begins a new answer: all tokens
+    until then belong to the prompt of that. Tokens outside the vocabulary are left out.
+    """
+
+    name: ClassVar[str] = "TokenCounts"
+    exact = True
+    layout = "dense"
+
+    def infer_specs(self, counts: Spec, tokens: Spec, numbers: Spec) -> tuple[Spec, ...]:
+        return (Spec(Type.i32, counts.shape),)
+
+    def evaluate(self, xp: Adapter, counts: Array, tokens: Array, numbers: Array) -> tuple[Array, ...]:
+        counts = xp.array(counts)
+        for row, generated in enumerate(xp.asnumpy(numbers)[:, Number.GENERATED].tolist()):
+            known = tokens[row][(tokens[row] >= 0) & (tokens[row] < counts.shape[1])].astype(np.int64)
+            if generated:
+                counts[row] += xp.bincount(known, minlength=counts.shape[1]).astype(np.int32)
+            else:
+                counts[row] = xp.where(counts[row] != 0, np.int32(PROMPT), np.int32(0))
+                counts[row, known] = np.int32(PROMPT)
+        return (counts,)
+
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> None:
+        counts, tokens, numbers = inputs
+        rows, vocabulary = counts.shape
+        if not counts.size:
+            return
+        k.kernel(
+            "sampling.cu",
+            "start_counts",
+            (*blocks(vocabulary), rows),
+            (THREADS,),
+            (counts, numbers, outputs[0], np.int32(vocabulary)),
+        )
+        if tokens.size:
+            k.kernel(
+                "sampling.cu",
+                f"count_tokens<{k.c_type(tokens.dtype)}>",
+                (*blocks(tokens.shape[1]), rows),
+                (THREADS,),
+                (tokens, numbers, outputs[0], np.int32(tokens.shape[1]), np.int32(vocabulary)),
+            )
+
+
+@internal_op
+class SampleToken(Op):
+    """Choice of the token that follows the last position of each row.
+
+    ``logits [b, t, v], rules [b, 6] f64, numbers [b, 4] i64, counts [b, v] i32, biased tokens [b, n] i64, biases [b, n]
+    f32 -> tokens [b] i64``; counts are those of `TokenCounts`, and may be absent. `Rule` and `Number` name the columns.
+
+    Biases are added to the logits of their tokens, which are distinct; negative ones are left out. The rules then apply
+    in the order of openvino_genai: repetition, presence and frequency penalty, top-k, temperature, min-p, top-p, whose
+    probabilities are those of the top k. Of equal tokens, the first is the most likely. Among the tokens that are left,
+    one is drawn by Philox 4x32-10 (Salmon et al. 2011). The result is `NO_TOKEN` if the logits have NaN.
+    """
+
+    name: ClassVar[str] = "SampleToken"
+
+    def infer_specs(
+        self, logits: Spec, rules: Spec, numbers: Spec, counts: Spec | None, biased: Spec, biases: Spec
+    ) -> tuple[Spec, ...]:
+        return (Spec(Type.i64, None if logits.shape is None else logits.shape[:1]),)
+
+    def evaluate(
+        self, xp: Adapter, logits: Array, rules: Array, numbers: Array, counts: Any, biased: Array, biases: Array
+    ) -> tuple[Array, ...]:
+        if not logits.shape[1] * logits.shape[2]:
+            raise OpError(f"there are no logits: their shape is {list(logits.shape)}")
+        own_rules, own_numbers = xp.asnumpy(rules), xp.asnumpy(numbers).tolist()
+        tokens = [
+            self._choose(
+                xp,
+                self._scores(xp, logits[row, -1], own_rules[row], None if counts is None else counts[row], *bias),
+                own_rules[row],
+                own_numbers[row],
+            )
+            for row, bias in enumerate(zip(biased, biases))
+        ]
+        return (xp.asarray(np.array(tokens, np.int64)),)
+
+    def _scores(self, xp: Adapter, logits: Array, rules: Any, counts: Any, biased: Array, biases: Array) -> Array:
+        """Return the logits [v] of one row, f32, with biases and penalties."""
+        scores = logits.astype(np.float32)
+        known = (biased >= 0) & (biased < len(scores))
+        scores[biased[known]] += biases[known]
+        if counts is not None:
+            penalise(xp, scores, counts, rules)
+        return scores
+
+    def _choose(self, xp: Adapter, scores: Array, rules: Any, numbers: list[int]) -> int:
+        """Return the token of one row."""
+        best = int(scores.argmax())  # of NaN, if there is one
+        if not float(scores[best]) > -np.inf:
+            return NO_TOKEN
+        if rules[Rule.TEMPERATURE] == 0:
+            return best
+        weights = relative_weights(xp, scores, scores[best], rules[Rule.TEMPERATURE])
+        tokens = xp.flatnonzero(weights)
+        keys = weights[tokens].view(np.uint32).astype(np.uint64) << np.uint64(32) | (
+            np.uint64(2**32 - 1) - tokens.astype(np.uint64)
+        )
+        count = min(numbers[Number.TOP_K] or len(keys), len(keys))
+        keys = xp.flip(xp.sort(xp.partition(keys, len(keys) - count)[len(keys) - count :]), 0)
+        weights = (keys >> np.uint64(32)).astype(np.uint32).view(np.float32)
+        sums = xp.cumsum((weights * WEIGHT_ONE).astype(np.uint64), dtype=np.uint64)
+        likely = max(int((weights >= np.float32(rules[Rule.MIN_P])).sum()), 1)
+        kept = int(sums[likely - 1])
+        if rules[Rule.TOP_P] < 1:
+            limit = np.uint64(np.float64(int(sums[-1])) * rules[Rule.TOP_P])
+            kept = min(kept, int(sums[min(int((sums <= limit).sum()), count - 1)]))
+        drawn = np.uint64(random_word(numbers[Number.SEED], numbers[Number.STEP]) * kept >> 64)
+        return 2**32 - 1 - int(keys[int((sums <= drawn).sum())] & np.uint64(2**32 - 1))
+
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
+        logits, rules, numbers, counts, biased, biases = inputs
+        rows, length, vocabulary = logits.shape
+        if not is_plain(logits.dtype) or vocabulary > 2**INDEX_BITS or not length * vocabulary:
+            return NotImplemented
+        if not rows:
+            return None
+        last = logits[:, -1]
+        tiles, size = -(-vocabulary // TILE), np.int32(vocabulary)
+        scores = k.scratch((rows, vocabulary), np.dtype(np.float32))
+        best = k.scratch((rows, tiles), np.dtype(np.uint64))
+        bin_counts = k.scratch((rows, BINS), np.dtype(np.uint32))
+        bin_sums = k.scratch((rows, BINS), np.dtype(np.uint64))
+        k.kernel(
+            "sampling.cu",
+            f"score_tokens<{k.c_type(logits.dtype)}, {str(counts is not None).lower()}>",
+            (tiles, rows),
+            (TILE_THREADS,),
+            (
+                last,
+                *map(np.int64, strides_of(last)),
+                rules,
+                counts,
+                biased,
+                biases,
+                np.int32(biased.shape[1]),
+                scores,
+                best,
+                bin_counts,
+                bin_sums,
+                size,
+            ),
+        )
+        k.kernel(
+            "sampling.cu",
+            "weigh_tokens",
+            (tiles, rows),
+            (TILE_THREADS,),
+            (scores, rules, best, bin_counts, bin_sums, size),
+        )
+        k.kernel(
+            "sampling.cu",
+            "draw_token",
+            (rows,),
+            (DRAW_THREADS,),
+            (scores, rules, numbers, best, np.int32(tiles), bin_counts, bin_sums, outputs[0], size),
+        )
+        return None
+
+
+def penalise(xp: Adapter, scores: Array, counts: Array, rules: Any) -> None:
+    """Apply the three penalties to the scores [v] of a row, in place. Each one rounds the scores to f32."""
+    seen, generated = xp.flatnonzero(counts), xp.flatnonzero(counts & (PROMPT - 1))
+    old, repetition = scores[seen].astype(np.float64), rules[Rule.REPETITION_PENALTY]
+    scores[seen] = xp.where(old < 0, old * repetition, old / repetition).astype(np.float32)
+    times = counts[generated] & (PROMPT - 1)
+    for penalty in (rules[Rule.PRESENCE_PENALTY], rules[Rule.FREQUENCY_PENALTY] * times):
+        old = scores[generated].astype(np.float64)  # as in openvino_genai, the penalty raises negative ones
+        scores[generated] = xp.where(old < 0, old + penalty, old - penalty).astype(np.float32)
+
+
+def relative_weights(xp: Adapter, scores: Array, best: Any, temperature: float) -> Array:
+    """Return ``exp((scores - best) / temperature)``, f32, and 0 where it is less than 2**`LOWEST`.
+
+    It is computed by single operations of f32, so that a card gets the same bits.
+    """
+    factor = np.float32(min(LOG2_E / temperature, float(np.finfo(np.float32).max)))
+    with np.errstate(over="ignore", invalid="ignore"):
+        exponent = xp.where(scores == best, np.float32(0), scores - best) * factor
+    whole = xp.floor(xp.maximum(exponent, np.float32(LOWEST)))
+    power = polynomial(xp.maximum(exponent, np.float32(LOWEST)) - whole, POWERS_OF_TWO)
+    scaled = (power.view(np.int32) + (whole.astype(np.int32) << 23)).view(np.float32)
+    return xp.where(exponent < np.float32(LOWEST), np.float32(0), scaled)
+
+
+def random_word(seed: int, step: int) -> int:
+    """Return a random number of 64 bits: the first two words of a block of Philox."""
+    words = philox(Adapter(np), *(np.array([n & 2**64 - 1], np.uint64) for n in (step, seed, 0)))
+    return int(words[0]) | int(words[1]) << 32

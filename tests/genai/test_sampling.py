@@ -1,0 +1,175 @@
+"""Sampling as a part of a decoder's plan: the order of the rules, draws, penalties, and what goes to the host."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ovgpu
+from ovgpu.cli.generate.generator import Generator, prepare
+from ovgpu.genai.last_logits import fix_batch, keep_last_logits
+from ovgpu.genai.sampling import COUNTS, Sampler, Sampling, add_sampling
+from tests.emulator import state
+from tests.harness.ir import Net
+from tests.harness.models.drive import DATA, Decoder
+
+TEXT = [1, 37, 80, 9, 12, 13, 60]
+DRAWS = 2_000
+Array = np.ndarray[Any, Any]
+
+
+def head(vocabulary: int, penalties: bool = False) -> Any:
+    """Return a compiled model [?,?] x [?,?,vocabulary] -> tokens [?], whose second input has the logits."""
+    net = Net("head")
+    ids = net.parameter("i64", (-1, -1), "input_ids")
+    logits = net.parameter("f32", (-1, -1, vocabulary), "logits")
+    net.result(net.layer("Add", "opset1", [logits, net.const(np.zeros(1, "f4"))], names=["logits"]))
+    net.result(net.layer("ShapeOf", "opset3", [ids], {"output_type": "i64"}, names=["shape"]))
+    model = ovgpu.Core().read_model(*net.build())
+    assert add_sampling(model, 0, penalties) == 1
+    return ovgpu.Core().compile_model(model, "CPU")
+
+
+def frequencies(logits: Any, sampling: Sampling, *texts: tuple[list[int], bool]) -> Array:
+    """Return how often each token is drawn after the last of these texts, each with whether it was generated."""
+    compiled = head(len(logits), penalties=sampling.penalises)
+    request, sampler = compiled.create_infer_request(), Sampler(compiled.inputs, sampling, 5)
+    for text, generated in texts or [([0], False)]:
+        arrays = {i: np.repeat(x, DRAWS, 0) for i, x in sampler.next(generated).items()}
+        arrays[3][:, 2] = np.arange(DRAWS)
+        arrays |= {0: np.tile(text, (DRAWS, 1)), 1: np.tile(np.array(logits, np.float32), (DRAWS, 1, 1))}
+        tokens = request.infer(arrays)["next_token"]
+    return np.bincount(tokens, minlength=len(logits))
+
+
+def check(found: Array, probabilities: Any) -> None:
+    """Compare draws with their distribution by Pearson's chi-square. Five standard deviations are allowed."""
+    wanted = np.array(probabilities) / np.sum(probabilities) * found.sum()
+    assert not found[wanted == 0].any()
+    freedom = np.count_nonzero(wanted) - 1
+    distance = sum((a - b) ** 2 / b for a, b in zip(found, wanted) if b)
+    assert distance <= freedom + 5 * np.sqrt(2 * freedom)
+
+
+PROBABILITIES = [0.3, 0.2, 0.15, 0.1, 0.08, 0.06, 0.04, 0.03, 0.02, 0.01, 0.005, 0.005]
+
+
+@pytest.mark.parametrize(
+    "sampling, wanted",
+    [
+        (Sampling(True, top_k=0), PROBABILITIES),
+        (Sampling(True, top_k=4), [0.4, 0.2667, 0.2, 0.1333]),
+        (Sampling(True, top_k=4, top_p=0.75), [0.4615, 0.3077, 0.2308]),  # 0.65 of all, 0.87 of the four
+        (Sampling(True, 0.5, 0, top_p=0.6), [0.6923, 0.3077]),
+        (Sampling(True, top_k=0, top_p=0.3 - 1e-6), [1]),
+        (Sampling(True, top_k=0, min_p=0.499), [0.4615, 0.3077, 0.2308]),
+        (Sampling(True, top_k=6, min_p=0.499, top_p=0.9), [0.4615, 0.3077, 0.2308]),
+        (Sampling(True, top_k=2, min_p=0.1), [0.6, 0.4]),
+    ],
+    ids=str,
+)
+def test_filters(sampling: Sampling, wanted: list[float]) -> None:
+    """The probabilities that openvino_genai 2026.4.1 reports: top-k, temperature, min-p, top-p, in this order."""
+    check(frequencies(np.log(PROBABILITIES), sampling), wanted + [0] * (12 - len(wanted)))
+
+
+LOGITS = np.array([3, 2.5, 2, 1, -1, -2, -3, -4, 0.5, 0, -0.5, -9])
+
+
+@pytest.mark.parametrize(
+    "sampling, texts, changed",
+    [
+        (Sampling(True, top_k=0, repetition_penalty=2), [([0, 4, 4], False)], {0: 1.5, 4: -2}),
+        (Sampling(True, top_k=0, presence_penalty=1.5), [([0, 4], False)], {}),
+        (Sampling(True, top_k=0, presence_penalty=1.5), [([1], False), ([0, 4, 4], True)], {0: 1.5, 4: 0.5}),
+        (Sampling(True, top_k=0, frequency_penalty=0.5), [([1], False), ([0, 4, 4], True)], {0: 2.5, 4: 0}),
+        (Sampling(True, top_k=0, frequency_penalty=0.5), [([0], True), ([0], True)], {0: 2}),
+        (Sampling(True, top_k=0, frequency_penalty=0.5), [([0], True), ([1], False), ([4], True)], {4: -0.5}),
+        (
+            Sampling(True, top_k=0, repetition_penalty=2, presence_penalty=0.5, frequency_penalty=0.25),
+            [([1], False), ([0, 5], True)],
+            {1: 1.25, 0: 0.75, 5: -3.25},
+        ),
+        (Sampling(True, top_k=0, logit_bias={3: 2.0, 0: -np.inf}), [([0], False)], {0: -np.inf, 3: 3}),
+        (Sampling(True, top_k=0, logit_bias={4: 3.0}, repetition_penalty=2), [([4], False)], {4: 1}),
+    ],
+    ids=lambda value: str(value) if isinstance(value, Sampling) else "",
+)
+def test_penalties(sampling: Sampling, texts: Any, changed: dict[int, float]) -> None:
+    """As in openvino_genai: negative logits are multiplied by the repetition penalty, and raised by the others, which
+    count the tokens generated since the last prompt."""
+    logits = LOGITS.copy()
+    logits[list(changed)] = list(changed.values())
+    check(frequencies(LOGITS, sampling, *texts), np.exp(logits))
+
+
+def test_values_out_of_range() -> None:
+    for values, message in (
+        ({"temperature": 0}, "temperature must be above 0, not 0"),
+        ({"top_k": -1}, "top_k must be 0 or more, not -1"),
+        ({"top_p": 1.5}, "top_p must be from 0 to 1, not 1.5"),
+        ({"min_p": 1}, "min_p must be from 0 to below 1, not 1"),
+        ({"repetition_penalty": 0}, "repetition_penalty must be above 0, not 0"),
+        ({"presence_penalty": np.nan}, "presence_penalty must be finite, not nan"),
+        ({"frequency_penalty": np.inf}, "frequency_penalty must be finite, not inf"),
+        ({"logit_bias": {3: np.nan}}, "the logit bias of token 3 must be a number, not nan"),
+        ({"logit_bias": {-1: 1.0}}, "the logit bias of token -1: there is no such token"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            Sampling(**values)  # type: ignore[arg-type]
+
+
+def test_models_without_counts() -> None:
+    net = Net()
+    net.result(net.parameter("f32", (1, -1, 8), "logits"))
+    with pytest.raises(ovgpu.Error, match="penalties need a model with the input input_ids"):
+        add_sampling(ovgpu.Core().read_model(*net.build()), 0, penalties=True)
+
+
+def generated(model: str, device: str, sampling: Sampling, **options: Any) -> tuple[list[int], Generator]:
+    read = ovgpu.Core().read_model(DATA / model / "model.xml")
+    output = prepare(read, sampling.penalises)
+    generator = Generator(ovgpu.Core().compile_model(read, device, options), output)
+    return list(generator.generate(TEXT, sampling, 7, 12, ())), generator
+
+
+RULES = [
+    Sampling(),
+    Sampling(True, 1.5, 20, 0.9),
+    Sampling(True, 1.3, 0, repetition_penalty=1.3, presence_penalty=0.2, frequency_penalty=0.4),
+]
+
+
+@pytest.mark.drawn(2)
+@pytest.mark.parametrize("sampling", RULES, ids=str)
+@pytest.mark.parametrize("model", ["llama", "gpt2", "llama_int4_sym", "mixtral"])
+def test_the_same_tokens_on_both_devices(model: str, sampling: Sampling, emulated: str) -> None:
+    options = {"INFERENCE_PRECISION_HINT": "f32"}
+    on_host, generator = generated(model, "CPU", sampling, **options)
+    assert generated(model, emulated, sampling, **options)[0] == on_host
+    assert list(generator.generate(TEXT, sampling, 7, 12, ())) == on_host  # the counts begin anew
+
+
+@pytest.mark.parametrize("sampling", RULES, ids=str)
+def test_a_decode_step_stays_one_graph(sampling: Sampling, emulated: str) -> None:
+    """Sampling adds three kernels, and counts add two. Eight bytes go to the host, and nothing is allocated."""
+    read = ovgpu.Core().read_model(DATA / "llama" / "model.xml")
+    assert fix_batch(read) and keep_last_logits(read, 0)
+    decoder = Decoder(ovgpu.Core().compile_model(read, emulated))
+    token = decoder.start(np.array([TEXT]))
+    for _ in range(3):
+        state.counters.reset()
+        token = decoder.step(token)
+    kernels, uploaded = state.counters.graph_kernels, state.counters.h2d_bytes
+    _, generator = generated("llama", emulated, sampling)
+    for count, _ in enumerate(generator.generate(TEXT, sampling, 7, 12, ())):
+        counters = state.counters
+        if count > 3:  # states have two buffers, with a graph for each
+            assert (counters.graph_launches, counters.launches, counters.allocs, counters.d2h_bytes) == (1, 0, 0, 8)
+            assert counters.graph_kernels == kernels + 3 + 2 * sampling.penalises
+            assert counters.h2d_bytes <= uploaded + 6 * 8 + 4 * 8  # rules and numbers
+        counters.reset()
+    states = {state.name: state.state for state in generator.request.query_state()}
+    assert (COUNTS in states) == sampling.penalises
