@@ -46,6 +46,7 @@ class Core(Unpicklable):
         self._global = Settings("")
         self._settings: dict[str, Settings] = {}
         self._extensions: tuple[str, ...] = ()  # paths of libraries for openvino
+        self._donors: Sequence[Compilation] = ()  # whose constants the models that are compiled for their devices use
 
     # ---- models
 
@@ -162,7 +163,8 @@ class Core(Unpicklable):
                 each.adopt(model)
                 backend = self._open_backend(each)
                 backend.import_kernels(kernels or {})
-                compilations.append(Compilation(model, backend, each, may_change))
+                donor = next((d for d in self._donors if d.settings.device == each.device), None)
+                compilations.append(Compilation(model, backend, each, may_change, donor))
         except UnsupportedOpError:
             first = settings[0]
             if not self._extensions or len(settings) > 1 or first.device != "CPU":

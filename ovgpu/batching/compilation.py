@@ -17,15 +17,16 @@ def compile_batched(
 ) -> tuple[CompiledModel, BatchedModel]:
     """Compile a model with a dynamic batch; see `SequenceBatcher` for the arguments and errors.
 
-    The model, device and properties of a `CompiledModel` are taken. ``config`` has further properties.
+    The model, device, properties and constants of a `CompiledModel` are taken. ``config`` has further properties.
     """
-    properties = dict(config or {})
+    core, properties = Core(), dict(config or {})
     if isinstance(model, CompiledModel):
+        core._donors = model._compilations
         compilation = model._compilation
         dynamic = batched(compilation.source, batch_axes)
         device = model._device if device is None else device
         properties = {**compilation.settings.exported(), **properties}
     else:
-        source = model if isinstance(model, Model) and not owns(model) else Core().read_model(model)
+        source = model if isinstance(model, Model) and not owns(model) else core.read_model(model)
         dynamic = batched(source, batch_axes)
-    return Core().compile_model(dynamic.model, device, properties), dynamic
+    return core.compile_model(dynamic.model, device, properties), dynamic

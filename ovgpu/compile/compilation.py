@@ -19,6 +19,7 @@ from ovgpu.lowering.build import build
 from ovgpu.lowering.program import Program, constants
 from ovgpu.model import Model
 from ovgpu.ops.base.op import Array
+from ovgpu.ops.fused._joined import Joined
 from ovgpu.ops.fused.kv_cache import growing
 from ovgpu.passes import Target, fuse_layers, simplify
 from ovgpu.runtime.backend import Backend
@@ -30,7 +31,7 @@ from ovgpu.runtime.profile import Profiler
 from ovgpu.spec import Spec, dims_of
 from ovgpu.symbolic import Table
 from ovgpu.types import PartialShape, Type
-from ovgpu.types.mapped import check_unchanged
+from ovgpu.types.mapped import check_unchanged, memory_of
 
 
 class Compilation:
@@ -56,7 +57,16 @@ class Compilation:
     last_profiler: Profiler | None = None
     """The times of the request that ran last, whichever it was."""
 
-    def __init__(self, model: Model, backend: Backend, settings: Settings, may_change: bool = False) -> None:
+    def __init__(
+        self,
+        model: Model,
+        backend: Backend,
+        settings: Settings,
+        may_change: bool = False,
+        donor: Compilation | None = None,
+    ) -> None:
+        """``donor``: one for the same device, whose constants are used instead of copies of equal ones."""
+        self._donor = donor
         self._widened: Compilation | None = None
         try:
             self._compile(model, backend, settings)
@@ -138,7 +148,8 @@ class Compilation:
         with self.lock:
             if self._widened is None:
                 self.constants.clear()
-                wider = Compilation(self.source, self.backend, self.settings.widened())
+                donor = None if self._donor is None else self._donor._widened
+                wider = Compilation(self.source, self.backend, self.settings.widened(), donor=donor)
                 wider.inputs, wider.outputs = self.inputs, self.outputs
                 self._widened = wider
             return self._widened
@@ -205,7 +216,8 @@ class Compilation:
         """Allocate a program's constants on the device. Return the function that copies them from the host."""
         new = {key: source for key, source in constants(program).items() if key not in self.constants}
         check_unchanged(new.values())
-        by_memory = {_memory_of(source): array for source, array in self.constants.values()}
+        donated = () if self._donor is None else list(self._donor.constants.values())
+        by_memory = {_memory_of(source): array for source, array in (*donated, *self.constants.values())}
         copied = {_memory_of(source): source for source in new.values() if _memory_of(source) not in by_memory}
         arrays, copy = self.backend.constants(list(copied.values()))
         by_memory |= dict(zip(copied, arrays))
@@ -225,9 +237,9 @@ class Compilation:
 
 def _memory_of(source: Any) -> Any:
     """Return a key that is equal for constants on the host of the same elements in the same memory."""
-    if not isinstance(source, np.ndarray):  # one that is built when it is read
-        return id(source)
-    return source.ctypes.data, source.shape, source.strides, source.dtype.str
+    if isinstance(source, Joined):
+        return source.axis, *map(memory_of, source.parts)
+    return memory_of(source)
 
 
 def _target(backend: Backend, settings: Settings) -> Target:

@@ -199,16 +199,20 @@ def layer_key(node: Node) -> Any:
     op = op_of(node)
     if isinstance(op, Result) or op.effect or op.updates or not node.sources or not is_own(type(op)):
         return None
-    attributes = [
-        (name, type(value), repr(value) if isinstance(value, float) else value)
-        for name, value in op.attributes().items()
-    ]
-    key = (type(op), len(node.ports), *attributes, *map(_source_key, node.sources))
+    key = (*op_key(op), len(node.ports), *map(_source_key, node.sources))
     try:
         hash(key)
     except TypeError:  # bodies and arrays have no hash
         return None
     return key
+
+
+def op_key(op: Op) -> tuple[Any, ...]:
+    """Return a key that is equal for ops that compute the same from the same inputs. Bodies and arrays have no hash."""
+    return type(op), *(
+        (name, type(value), repr(value) if isinstance(value, float) else value)
+        for name, value in op.attributes().items()
+    )
 
 
 def _source_key(port: Output | None) -> Any:

@@ -19,6 +19,7 @@ from ovgpu.ops.convert import Convert, Identity, converted
 from ovgpu.ops.fused._packed import Packed
 from ovgpu.ops.infrastructure.graph import Constant
 from ovgpu.ops.movement.gather import Gather
+from ovgpu.passes._derived import derived
 from ovgpu.passes._graph import HALVES, operands
 from ovgpu.symbolic import Sym
 from ovgpu.types import Type
@@ -196,8 +197,9 @@ def quant_params(port: Output) -> Array | None:
     """
     op, sources = op_of(port.node), port.node.sources
     if isinstance(op, Constant):
-        value: Array = encode(decode(op.value), QUANT_PARAM_TYPES.get(op.element_type, Type.f32))
-        return value
+        dtype, stored = QUANT_PARAM_TYPES.get(op.element_type, Type.f32), op.value
+        source = op.packed if isinstance(op, PackedConstant) else stored
+        return derived(("quant_params", dtype, stored.shape), [source], lambda: encode(decode(stored), dtype))
     if not isinstance(op, (Convert, Identity, Multiply)) or port.spec.type not in COMPUTE_TYPES:
         return None
     values = [None if s is None else quant_params(s) for s in sources]
@@ -205,8 +207,8 @@ def quant_params(port: Output) -> Array | None:
         return None
     if isinstance(op, Convert) and sources[0] is not None and isinstance(sources[0].node.op, Constant):
         return values[0]
-    value = evaluate(op, NUMPY, values, [port.spec.type])[0]
-    return value
+    evaluated: Array = evaluate(op, NUMPY, values, [port.spec.type])[0]
+    return evaluated
 
 
 def _constant(value: Array, source: Node) -> Output:

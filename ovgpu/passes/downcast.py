@@ -22,9 +22,11 @@ from dataclasses import replace
 from enum import Enum
 from typing import Any
 
+import numpy as np
+
 from ovgpu.model import Model, Node, Output
 from ovgpu.ops.base.elementwise import Elementwise
-from ovgpu.ops.base.op import is_own, op_of
+from ovgpu.ops.base.op import Op, is_own, op_of
 from ovgpu.ops.base.storage import decode
 from ovgpu.ops.base.xp import NUMPY
 from ovgpu.ops.convert import LARGEST, Convert, ConvertDown, largest_finite
@@ -35,6 +37,7 @@ from ovgpu.ops.fused.quantized import QuantizedConvolution, QuantizedMatMul
 from ovgpu.ops.infrastructure.graph import Constant
 from ovgpu.ops.quantization import Dequantize, Quantize
 from ovgpu.ops.shape.shape import ShapeOf
+from ovgpu.passes._derived import derived
 from ovgpu.passes._graph import HALVES, NodeBuilder, users_of
 from ovgpu.types import Type
 from ovgpu.types.mapped import let_go
@@ -114,7 +117,8 @@ class _Downcast:
             return False  # a square stays f32 like other powers
         if name == "Divide" and not _is_constant(node.sources[1]):
             return False
-        return all(self._is_in_range(_value(s)) for i in data if (s := node.sources[i]) is not None and _is_constant(s))
+        weights = [s for i in data if (s := node.sources[i]) is not None and _is_constant(s)]
+        return all(self._is_in_range(decode(_stored(port))) for port in weights)
 
     def _is_in_range(self, value: Any) -> bool:
         assert self.dtype is not None
@@ -217,10 +221,10 @@ class _Downcast:
             return source
         op = (Convert if target_type == Type.f32 else ConvertDown)(destination_type=target_type)
         if _is_constant(port):
-            value = _value(port)
-            constant = NodeBuilder(port.node).constant(op.evaluate(NUMPY, value)[0], target_type)
-            let_go(value)
-            return constant
+            stored = _stored(port)
+            value = derived(("downcast", target_type), [stored], lambda: _converted(op, stored, target_type))
+            let_go(stored)
+            return NodeBuilder(port.node).constant(value, target_type)
         converted: Output = NodeBuilder(around).add(op, port)
         return converted
 
@@ -278,10 +282,15 @@ def _is_constant(port: Output | None) -> bool:
     return source is not None and source.spec.type in HALVES and isinstance(source.node.op, Constant)
 
 
-def _value(port: Output) -> Any:
-    """Return the values of a constant for which `_is_constant` is true, in f32."""
+def _stored(port: Output) -> Any:
+    """Return the array of a constant for which `_is_constant` is true."""
     source: Any = port if isinstance(port.node.op, Constant) else port.node.sources[0]
-    return decode(source.node.op.value)
+    return source.node.op.value
+
+
+def _converted(op: Op, stored: Any, dtype: Type) -> Any:
+    """Return the elements of a constant as stored in another type."""
+    return np.asarray(op.evaluate(NUMPY, decode(stored))[0], dtype.storage)
 
 
 def _level_of_conversion(node: Node) -> Level:

@@ -14,7 +14,8 @@ from ovgpu.ops.base.op import evaluate
 from ovgpu.ops.base.xp import NUMPY
 from ovgpu.ops.convert import Convert
 from ovgpu.ops.infrastructure.graph import Constant
-from ovgpu.passes._graph import HALVES, users_of
+from ovgpu.passes._derived import derived
+from ovgpu.passes._graph import HALVES, op_key, users_of
 from ovgpu.types import Type
 from ovgpu.types.mapped import let_go
 
@@ -81,8 +82,12 @@ def _fold(node: Node) -> list[np.ndarray[Any, Any]]:
     sizes = [_nbytes(port) for port in node.ports]
     if any(size is None or size > max(SMALL_BYTES, MAX_SIZE_RATIO * sum(v.nbytes for v in values)) for size in sizes):
         return []
+    types = [port.spec.type for port in node.ports]
     try:
-        results = list(map(np.asarray, evaluate(op, NUMPY, values, [p.spec.type for p in node.ports])))
+        if len(types) == 1:
+            results = [derived((op_key(op), *types), values, lambda: np.asarray(evaluate(op, NUMPY, values, types)[0]))]
+        else:
+            results = list(map(np.asarray, evaluate(op, NUMPY, values, types)))
     except OpError as e:
         raise e.at(op.name, node.source_location) from None
     for value in values:

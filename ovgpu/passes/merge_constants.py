@@ -14,6 +14,7 @@ from ovgpu.ir._constants import PackedConstant
 from ovgpu.model import Model, Node, Output
 from ovgpu.ops.infrastructure.graph import Constant, Result
 from ovgpu.passes._graph import layer_key, users_of
+from ovgpu.types.mapped import memory_of
 
 MIN_BYTES = 4096  # of a constant; smaller ones do not matter
 
@@ -52,4 +53,4 @@ def _memory_of(constant: Constant) -> Any:
     if not isinstance(array, np.ndarray) or array.nbytes < MIN_BYTES or array.dtype == object:
         return None
     shape = constant.shape if isinstance(constant, PackedConstant) else array.shape
-    return constant.element_type, array.ctypes.data, shape, array.strides
+    return constant.element_type, shape, memory_of(array)

@@ -54,6 +54,11 @@ def map_file(path: Path) -> Array:
         return np.frombuffer(file, np.uint8)
 
 
+def memory_of(array: Array) -> Any:
+    """Return a key that is equal for arrays of the same elements in the same memory."""
+    return array.__array_interface__["data"][0], array.shape, array.strides, array.dtype.str
+
+
 def check_unchanged(arrays: Iterable[Array]) -> None:
     """Raise ModelError if one of the arrays lies in a mapped file that has changed since it was mapped."""
     files = {file for array in arrays if (file := _file(array)) is not None}
