@@ -77,6 +77,7 @@ class EnvSetting(Generic[T]):
 DEBUG: EnvSetting[int] = EnvSetting("OVGPU_DEBUG", 0)
 STOP_AT: EnvSetting[str] = EnvSetting("OVGPU_STOP_AT", "")
 NVTX: EnvSetting[int] = EnvSetting("OVGPU_NVTX", 0)
+LAST_LOGITS: EnvSetting[int] = EnvSetting("OVGPU_LAST_LOGITS", 0)
 
 
 class Stopped(Error):

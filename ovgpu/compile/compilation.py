@@ -13,7 +13,7 @@ from ovgpu.compile.decode_programs import DecodePrograms
 from ovgpu.compile.initial_programs import InitialPrograms
 from ovgpu.compile.ports import PortList
 from ovgpu.compile.settings import Settings
-from ovgpu.debug import DEBUG, STOP_AT, log_passes
+from ovgpu.debug import DEBUG, LAST_LOGITS, STOP_AT, log_passes
 from ovgpu.errors import Error
 from ovgpu.lowering.build import build
 from ovgpu.lowering.program import Program, constants
@@ -251,4 +251,5 @@ def _target(backend: Backend, settings: Settings) -> Target:
         settings.cache,
         backend.channels_last,
         backend.multiplies_i8,
+        bool(LAST_LOGITS.value),
     )

@@ -31,6 +31,7 @@ from ovgpu.passes.guard_maxima import guard_maxima
 from ovgpu.passes.infer_state_rank import infer_state_rank
 from ovgpu.passes.join_group_norms import join_group_norms
 from ovgpu.passes.join_norms import join_norms
+from ovgpu.passes.keep_last_logits import keep_last_logits
 from ovgpu.passes.keep_products_exact import keep_products_exact
 from ovgpu.passes.keep_weights_compressed import keep_weights_compressed
 from ovgpu.passes.lay_out_channels_last import lay_out_channels_last
@@ -61,7 +62,7 @@ class Target:
     applies such chains to results of convolutions while these are in cache. The empty string turns fusion off.
     ``precision`` is the type that the model computes in, ``cache`` the type of its KV cache; `Type.dynamic` leaves them
     as they are. `lay_out_channels_last` calls ``channels_last``, and `quantize_layers` calls ``multiplies_i8``, only if
-    the model has layers that they may rewrite.
+    the model has layers that they may rewrite. ``last_logits`` is `keep_last_logits`'s condition.
     """
 
     device: Literal["", "CPU", "CUDA"] = ""
@@ -69,6 +70,7 @@ class Target:
     cache: Type = Type.dynamic
     channels_last: Callable[[], Sequence[Type]] = tuple
     multiplies_i8: Callable[[], bool] = bool
+    last_logits: bool = False
 
     @property
     def on_card(self) -> bool:
@@ -96,6 +98,7 @@ ALL = Condition("all", lambda _: True)
 CUDA = Condition("CUDA", lambda target: target.on_card)
 HOST = Condition("CPU", lambda target: target.device == "CPU")
 ANY_DEVICE = Condition("all", lambda target: target.device != "")  # not if OVGPU_STOP_AT forbids fusion
+LAST_LOGITS = Condition("all, if OVGPU_LAST_LOGITS=1", lambda target: target.last_logits)
 IN_F32 = Condition("all, for f32", lambda target: target.precision == Type.f32)
 
 
@@ -133,6 +136,7 @@ def _compressed_weight_options(target: Target) -> dict[str, Any]:
 
 PASSES = (
     Pass(verify, "simplify", ALL, "unsupported operation, changed file, tensor of more than 64 axes", "an error"),
+    Pass(keep_last_logits, "simplify", LAST_LOGITS, "logits [batch, length, vocabulary]", "[batch, 1, vocabulary]"),
     Pass(merge_constants, "simplify", ALL, "Constants with the same memory, as of a tied embedding", "one Constant"),
     Pass(infer_state_rank, "simplify", ALL, "ReadValue of unknown rank", "ReadValue of its initial value's rank"),
     Pass(upcast_to_f32, "simplify", IN_F32, "f16 or bf16 model", "f32 model with the same inputs and results"),

@@ -9,8 +9,9 @@ import pytest
 
 import ovgpu
 from ovgpu.cli.generate.generator import Generator, prepare
-from ovgpu.genai.last_logits import fix_batch, keep_last_logits
+from ovgpu.genai.batch import fix_batch
 from ovgpu.genai.sampling import COUNTS, Sampler, Sampling, add_sampling
+from ovgpu.passes.keep_last_logits import keep_last_logits
 from tests.emulator import state
 from tests.harness.ir import Net
 from tests.harness.models.drive import DATA, Decoder

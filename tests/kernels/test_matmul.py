@@ -203,3 +203,12 @@ def test_every_instantiation_compiles_for_devices(architecture: str, to_compile:
     usage = nvrtc.compile_file("matmul.cu", architecture, expressions).usage
     assert len(usage) == len(expressions)
     assert not any(u.spill_stores or u.spill_loads for u in usage.values())
+
+
+@pytest.mark.parametrize("capability, mib", [("75", 4), ("89", 4), ("90", 32), ("120", 32)])
+def test_workspace(capability: str, mib: int, emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each request that multiplies has a workspace of the size that NVIDIA recommends for the card."""
+    monkeypatch.setattr(cupy_emu.cuda.Device, "compute_capability", capability)
+    backend = CudaBackend()
+    with backend.active():
+        assert backend.blas.handle is not None and backend.blas.workspace.mem.size == mib << 20

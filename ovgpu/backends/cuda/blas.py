@@ -16,7 +16,8 @@ from ovgpu.backends.cuda.handles import acquire_handle
 from ovgpu.ops.base.op import Array
 from ovgpu.runtime.backend import RoundingCall
 
-WORKSPACE_BYTES = 32 << 20  # as NVIDIA recommends for Hopper
+WORKSPACE_BYTES = {90: 32 << 20, 0: 4 << 20}
+"""Bytes of a workspace from each compute capability on, as NVIDIA recommends."""
 
 
 class Blas:
@@ -30,9 +31,11 @@ class Blas:
     def handle(self) -> Any:
         """The cuBLAS handle, created when the first product is recorded: not every model has one."""
         handle = acquire_handle(self, self.cublas, self.cublas.create)
-        self.workspace = rt.cupy().cuda.alloc(WORKSPACE_BYTES)
+        capability = int(rt.cupy().cuda.Device().compute_capability)
+        self.nbytes = next(nbytes for first, nbytes in WORKSPACE_BYTES.items() if capability >= first)
+        self.workspace = rt.cupy().cuda.alloc(self.nbytes)
         self.cublas.set_stream(handle, self.stream.ptr)
-        self.cublas.set_workspace(handle, self.workspace.ptr, WORKSPACE_BYTES)  # after the stream, which resets it
+        self.cublas.set_workspace(handle, self.workspace.ptr, self.nbytes)  # after the stream, which resets it
         modes = self.cublas.Math
         self.cublas.set_math_mode(handle, int(modes.DEFAULT_MATH) | int(modes.DISALLOW_REDUCED_PRECISION_REDUCTION))
         return handle
@@ -41,7 +44,7 @@ class Blas:
     def lt(self) -> Lt:
         """Products with an epilogue, through cuBLASLt with the same handle and workspace."""
         handle = self.handle
-        return Lt(handle, self.stream, self.workspace, WORKSPACE_BYTES)
+        return Lt(handle, self.stream, self.workspace, self.nbytes)
 
     def matmul(self, a: Array, b: Array, out: Array, exact: bool = False) -> list[Callable[[], None]] | None:
         """Return the calls of ``out = a @ b``, see `Batches.of`; None if cuBLAS does not support the product.

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from ovgpu.cli._ports import port_names
-from ovgpu.genai.last_logits import fix_batch, keep_last_logits
+from ovgpu.genai.batch import fix_batch
 from ovgpu.genai.sampling import INPUTS as SAMPLING_INPUTS
 from ovgpu.genai.sampling import Array, Sampler, Sampling, add_sampling, checked_token
 from ovgpu.model import Model, Output
+from ovgpu.passes.keep_last_logits import keep_last_logits
 
 INPUTS = ("input_ids", "attention_mask", "position_ids", "beam_idx", "token_type_ids")
 EXPORT = "export it with `optimum-cli export openvino --task text-generation-with-past`, which makes one with state"

@@ -1,17 +1,15 @@
-"""Rewrites of a decoder for the generation of one text: a batch of 1, and logits of the last position alone."""
+"""Logits of a decoder for the last position alone, which is all that the generation of a text needs."""
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
-from ovgpu.errors import Error
 from ovgpu.model import Model, Node, Output
 from ovgpu.ops.infrastructure.graph import Constant
 from ovgpu.ops.movement.slicing import Slice
-from ovgpu.types import PartialShape, Type
+from ovgpu.types import Type
 
 ELEMENTWISE = frozenset("Add Clamp Convert Divide Multiply Subtract Tanh".split())
 """Ops between the product and the logits, as in Gemma's soft-capping."""
@@ -19,33 +17,17 @@ ELEMENTWISE = frozenset("Add Clamp Convert Divide Multiply Subtract Tanh".split(
 END = 2**31 - 1  # a bound that Slice reads as the end of the axis
 
 
-def fix_batch(model: Model) -> bool:
-    """Set the batch of a decoder's inputs to 1, in place. Return False, and change nothing, if a shape forbids it.
-
-    A row of [1, length, width] is contiguous, so that kernels read it where it is. In a batch of unknown size, it
-    has to be copied.
-    """
-    shapes = {}
-    for index, port in enumerate(model.inputs):
-        shape = port.partial_shape
-        if shape.rank.is_dynamic:
-            return False
-        batch = len(shape) - 2 if "position_ids" in port.get_names() else 0  # [3, batch, length] in Qwen-VL
-        shapes[index] = PartialShape([1 if axis == batch else extent for axis, extent in enumerate(shape)])
-        if not shape.compatible(shapes[index]):
-            return False
-    with suppress(Error):
-        model.reshape(shapes)
-        return True
-    return False
-
-
-def keep_last_logits(model: Model, output_index: int) -> bool:
+def keep_last_logits(model: Model, output_index: int | None = None) -> bool:
     """Reduce an output in place from [batch, length, vocabulary] to [batch, 1, vocabulary], the last position.
 
     The product of hidden states and weights then computes one row instead of a row for each token of a prompt. Return
-    False, and change nothing, unless the output is such a product, followed by elementwise layers at most.
+    False, and change nothing, unless the output is such a product, followed by elementwise layers at most. By default,
+    the output is the one named logits of a model with states and with texts of any length.
     """
+    if output_index is None:
+        output_index = _logits(model)
+    if output_index is None:
+        return False
     product = _product(model, output_index)
     hidden = None if product is None else product.sources[0]
     if product is None or hidden is None:
@@ -55,6 +37,14 @@ def keep_last_logits(model: Model, output_index: int) -> bool:
     model.changed()
     model.validate_nodes_and_infer_types()
     return True
+
+
+def _logits(model: Model) -> int | None:
+    for index, port in enumerate(model.outputs if model.sinks else ()):
+        shape = port.partial_shape
+        if "logits" in port.get_names() and shape.rank.is_static and len(shape) == 3 and shape[1].is_dynamic:
+            return index
+    return None
 
 
 def _product(model: Model, output_index: int) -> Node | None:

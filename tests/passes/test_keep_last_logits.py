@@ -9,12 +9,44 @@ import numpy as np
 import pytest
 
 import ovgpu
-from ovgpu.genai.last_logits import fix_batch, keep_last_logits
+from ovgpu.debug import LAST_LOGITS
+from ovgpu.genai.batch import fix_batch
+from ovgpu.passes.keep_last_logits import keep_last_logits
 from tests.emulator import state
 from tests.harness.ir import Net
 from tests.harness.models.drive import DATA, Decoder
 
 PROMPT = np.array([[1, 37, 80, 9, 12, 13, 60, 9, 71, 72, 37, 80]])
+
+
+@pytest.mark.parametrize("model", ["llama", "gpt2", "llama_int4_sym"])
+def test_for_programs_that_read_no_others(model: str, emulated: str) -> None:
+    """With OVGPU_LAST_LOGITS, one row goes to the host, and a program that reads the last one gets the same."""
+    core = ovgpu.Core()
+    read = core.read_model(DATA / model / "model.xml")
+    whole = Decoder(core.compile_model(read, emulated))
+    with LAST_LOGITS(1):
+        compiled = core.compile_model(read, emulated)
+    last = Decoder(compiled)
+    assert compiled.output("logits").partial_shape[1].is_dynamic
+    for step in range(4):
+        tokens = PROMPT if step == 0 else PROMPT[:, step : step + 1]
+        state.counters.reset()
+        last.step(tokens)
+        assert state.counters.d2h_bytes == last.logits.nbytes == 4 * last.logits.shape[-1]
+        whole.step(tokens)
+        np.testing.assert_allclose(last.logits, whole.logits[:, -1:], 1e-4, 1e-4)
+
+
+def test_other_models_stay() -> None:
+    """Without states, or with texts of one length, all rows are computed."""
+    stateless = head()
+    fixed = ovgpu.Core().read_model(DATA / "llama" / "model.xml")
+    fixed.reshape({port.any_name: [1] if port.any_name == "beam_idx" else [1, 3] for port in fixed.inputs})
+    for model in stateless, fixed:
+        assert not keep_last_logits(model)
+    with LAST_LOGITS(1):
+        assert ovgpu.Core().compile_model(stateless, "CPU")(np.ones((1, 3, 4), np.float32))[0].shape == (1, 3, 5)
 
 
 @pytest.mark.parametrize("model", ["llama", "gemma2", "llama_int8"])
