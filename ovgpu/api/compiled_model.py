@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import io
 import threading
+from collections import Counter
 from collections.abc import Mapping
-from typing import IO, Any
+from typing import IO, Any, Literal, overload
 
 from ovgpu._util import notebooks
 from ovgpu._util.unpicklable import Unpicklable
@@ -109,16 +110,27 @@ class CompiledModel(Unpicklable):
         if self._private is not None:
             self._private._release_memory()
 
-    def memory_held(self, device: str | None = None) -> int:
+    @overload
+    def memory_held(self, device: str | None = None, *, by_purpose: Literal[False] = False) -> int: ...
+    @overload
+    def memory_held(self, device: str | None = None, *, by_purpose: Literal[True]) -> dict[str, int]: ...
+    def memory_held(self, device: str | None = None, *, by_purpose: bool = False) -> int | dict[str, int]:
         """Return the bytes of device memory that this process has allocated for all models, in use or cached.
 
         ``device`` is one of the model's EXECUTION_DEVICES, by default all of them. Host memory does not count.
+
+        With ``by_purpose``, return them in parts: this model's "constants", and of its requests the "arenas" with
+        intermediate results, "states", "workspaces" of cuBLAS and cuDNN, and "graphs" (an estimate). The rest is
+        "other": inputs and outputs, other models, and cached memory that is free.
         """
-        return sum(
-            compilation.backend.memory_held()
-            for compilation in self._compilations
-            if device in (None, compilation.settings.device)
-        )
+        compilations = [c for c in self._compilations if device in (None, c.settings.device) and c.backend.remote]
+        total = sum(compilation.backend.memory_held() for compilation in compilations)
+        if not by_purpose:
+            return total
+        parts = Counter(dict.fromkeys(("constants", "arenas", "states", "workspaces", "graphs"), 0))
+        for compilation in {of for each in compilations for of in (each, each.current)}:
+            parts.update(compilation.memory_by_purpose())
+        return {**parts, "other": max(total - sum(parts.values()), 0)}
 
     @property
     def _device(self) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Literal
+from weakref import WeakSet
 
 import numpy as np
 
@@ -54,6 +56,8 @@ class Compilation:
     """Programs of `model` by ranks (and types) of its inputs."""
     constants: Constants
     """Constants of all programs on the device."""
+    requests: WeakSet[Any]
+    """The requests that use the compilation."""
     last_profiler: Profiler | None = None
     """The times of the request that ran last, whichever it was."""
 
@@ -66,7 +70,7 @@ class Compilation:
         donor: Compilation | None = None,
     ) -> None:
         """``donor``: one for the same device, whose constants are used instead of copies of equal ones."""
-        self._donor = donor
+        self._donor, self.requests = donor, WeakSet()
         self._widened: Compilation | None = None
         try:
             self._compile(model, backend, settings)
@@ -139,6 +143,14 @@ class Compilation:
     def current(self) -> Compilation:
         """The compilation that requests use: this one, or the `widened` one, once it exists."""
         return self if self._widened is None else self._widened
+
+    def memory_by_purpose(self) -> Counter[str]:
+        """Return the bytes of device memory that the constants and the requests hold, by purpose."""
+        arrays = {id(array): array for _, array in list(self.constants.values())}
+        held = Counter(constants=sum(array.nbytes for array in arrays.values()))
+        for request in list(self.requests):
+            held.update(request.memory_by_purpose())
+        return held
 
     def widened(self) -> Compilation:
         """Return the model compiled in a type with the range of f32, and free the constants in f16.

@@ -83,6 +83,12 @@ class RequestPrograms:
         self._in_range: WeakSet[Executor] = WeakSet()  # executors whose first run has not left the range of f16
         self._replays: deque[Replay] = deque(maxlen=CACHED_REPLAYS)  # least recently run first
         self._direct: deque[DirectCall] = deque(maxlen=CACHED_REPLAYS)  # most recently run first
+        compilation.requests.add(self)
+
+    def memory_by_purpose(self) -> dict[str, int]:
+        """Return the bytes of device memory that the request holds, by purpose, besides its inputs and outputs."""
+        arenas = sum(executor.arena_bytes for executor in list(self._executors.values()))
+        return {"arenas": arenas, "states": self.variables.nbytes, **self.backend.memory_of_request()}
 
     # ---- the three ways
 

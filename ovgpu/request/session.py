@@ -320,6 +320,8 @@ class Session(RequestPrograms):
             self.forget()
             self.variables.change(compilation.initial.infos)
             self.initial.change(compilation.initial, compilation.constants, compilation.lock)
+            self.compilation.requests.discard(self)
+            compilation.requests.add(self)
             self.compilation, self._doubts_results = compilation, compilation.may_widen
 
     # ---- results

@@ -245,6 +245,9 @@ class Backend(Protocol):
     def memory_held(self) -> int:
         """Return the bytes of device memory that this process holds, in use or pooled; 0 if it is the host's memory."""
 
+    def memory_of_request(self) -> dict[str, int]:
+        """Return the bytes of device memory that the libraries' workspaces and captured graphs of this request hold."""
+
     def clock(self) -> Clock:
         """Return a clock of the backend's work."""
 

@@ -77,6 +77,12 @@ class Executor:
         self.bound: tuple[Any, Binding] | None = None
         self._observe: Observe | None = None
 
+    @property
+    def arena_bytes(self) -> int:
+        """The bytes of the arenas, including those of bodies."""
+        own = sum(layout.nbytes for layout in self.layouts if layout is not None)
+        return own + sum(child.arena_bytes for child in list(self.children.values()))
+
     def run(
         self,
         inputs: Sequence[Array],

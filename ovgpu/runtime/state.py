@@ -275,6 +275,11 @@ class Variables:
         self._indices = {name: index for index, name in enumerate(infos)}
 
     @property
+    def nbytes(self) -> int:
+        """The bytes of all buffers, with their spare capacity."""
+        return sum(buffer.size for variable in self.all.values() for buffer in variable.buffers)
+
+    @property
     def grown(self) -> bool:
         """True if a growing variable has a value."""
         return any(v.info.axis and value.array is not None for v, value in zip(self.all.values(), self.now.values))

@@ -129,7 +129,7 @@ def test_a_compilation_that_fails(emulated: str, monkeypatch: pytest.MonkeyPatch
     request = model.create_infer_request()
     expected = [np.copy(request.infer([small])[0]) for _ in range(3)][-1]
 
-    def failing(*args: Any) -> None:
+    def failing(*args: Any, **named: Any) -> None:
         raise ov.DeviceError("out of memory")
 
     with monkeypatch.context() as patch:

@@ -13,10 +13,12 @@ import pytest
 
 import ovgpu as ov
 from ovgpu.backends.cuda import CudaBackend, transfer
+from ovgpu.backends.cuda.blas import WORKSPACE_BYTES
 from tests.api import nets
 from tests.emulator import cupy_emu as cp
 from tests.emulator import memory
 from tests.harness.ir import Net
+from tests.harness.models.drive import DATA, Decoder
 from tests.harness.models.spec import spec_tensor_iterator
 
 RNG = np.random.default_rng(3)
@@ -139,3 +141,31 @@ def test_the_slab_is_freed_with_the_model(emulated: str) -> None:
     del request, compiled
     gc.collect()
     assert memory.used_bytes() == before
+
+
+def test_memory_by_purpose(emulated: str) -> None:
+    """The parts are those of this model and its requests, and add up to what the process holds."""
+    core = ov.Core()
+    compiled = core.compile_model(core.read_model(DATA / "llama" / "model.xml"), emulated)
+
+    def held() -> dict[str, int]:
+        found = compiled.memory_held(by_purpose=True)
+        assert sum(found.values()) - found["graphs"] <= compiled.memory_held() <= sum(found.values())
+        return found
+
+    before = held()
+    weights = (DATA / "llama" / "model.bin").stat().st_size
+    assert 0.99 * weights <= before["constants"] <= 1.01 * weights
+    assert not any(before[name] for name in ("arenas", "states", "workspaces", "graphs"))
+    decoders = [Decoder(compiled) for _ in range(2)]
+    for decoder in decoders:
+        token = decoder.start(np.array([[1, 5, 9]]))
+        for _ in range(4):
+            token = decoder.step(token)
+    found = held()
+    assert found["constants"] <= 1.01 * weights and found["arenas"] > 0 and found["graphs"] > 0
+    assert found["states"] >= sum(state.state.byte_size for d in decoders for state in d.request.query_state())
+    assert found["workspaces"] == 2 * max(WORKSPACE_BYTES.values())
+    del decoder, decoders
+    gc.collect()
+    assert not any(held()[name] for name in ("arenas", "states", "workspaces", "graphs"))

@@ -163,6 +163,9 @@ class CpuBackend:
     def memory_held(self) -> int:
         return 0
 
+    def memory_of_request(self) -> dict[str, int]:
+        return {}
+
     def clock(self) -> Clock:
         return HostClock()
 

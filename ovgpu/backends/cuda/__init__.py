@@ -16,7 +16,7 @@ from ovgpu.backends.cuda.completion import EventCompletion
 from ovgpu.backends.cuda.cudnn import Dnn, Plans
 from ovgpu.backends.cuda.cufft import Fft
 from ovgpu.backends.cuda.elementwise import NoKernelError
-from ovgpu.backends.cuda.graphs import Graphs
+from ovgpu.backends.cuda.graphs import NODE_BYTES, Graphs
 from ovgpu.backends.cuda.handles import stream_for
 from ovgpu.backends.cuda.interop import StreamWaiter
 from ovgpu.backends.cuda.kernel_cache import Binary, KernelStore
@@ -262,6 +262,12 @@ class CudaBackend:
     def memory_held(self) -> int:
         with self.active():
             return int(self.cupy.get_default_memory_pool().total_bytes())
+
+    def memory_of_request(self) -> dict[str, int]:
+        return {
+            "workspaces": self.blas.workspace_bytes + self.dnn.workspace_bytes,
+            "graphs": self.graphs.nodes * NODE_BYTES,
+        }
 
     def clock(self) -> Clock:
         return EventClock(self.stream)

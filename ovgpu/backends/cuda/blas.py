@@ -26,16 +26,17 @@ class Blas:
     def __init__(self, stream: Any, tf32: bool = False) -> None:
         self.cublas = rt.cublas()
         self.stream, self.tf32 = stream, tf32
+        self.workspace_bytes = 0
 
     @cached_property
     def handle(self) -> Any:
         """The cuBLAS handle, created when the first product is recorded: not every model has one."""
         handle = acquire_handle(self, self.cublas, self.cublas.create)
         capability = int(rt.cupy().cuda.Device().compute_capability)
-        self.nbytes = next(nbytes for first, nbytes in WORKSPACE_BYTES.items() if capability >= first)
-        self.workspace = rt.cupy().cuda.alloc(self.nbytes)
+        self.workspace_bytes = next(nbytes for first, nbytes in WORKSPACE_BYTES.items() if capability >= first)
+        self.workspace = rt.cupy().cuda.alloc(self.workspace_bytes)
         self.cublas.set_stream(handle, self.stream.ptr)
-        self.cublas.set_workspace(handle, self.workspace.ptr, self.nbytes)  # after the stream, which resets it
+        self.cublas.set_workspace(handle, self.workspace.ptr, self.workspace_bytes)  # after the stream, which resets it
         modes = self.cublas.Math
         self.cublas.set_math_mode(handle, int(modes.DEFAULT_MATH) | int(modes.DISALLOW_REDUCED_PRECISION_REDUCTION))
         return handle
@@ -44,7 +45,7 @@ class Blas:
     def lt(self) -> Lt:
         """Products with an epilogue, through cuBLASLt with the same handle and workspace."""
         handle = self.handle
-        return Lt(handle, self.stream, self.workspace, self.nbytes)
+        return Lt(handle, self.stream, self.workspace, self.workspace_bytes)
 
     def matmul(self, a: Array, b: Array, out: Array, exact: bool = False) -> list[Callable[[], None]] | None:
         """Return the calls of ``out = a @ b``, see `Batches.of`; None if cuBLAS does not support the product.

@@ -175,7 +175,7 @@ class Dnn:
     def __init__(self, stream: Any, plans: Plans | None = None, tf32: bool = False) -> None:
         self.stream, self.tf32 = stream, tf32
         self.plans = plans or Plans()
-        self._capacity, self._workspace = 0, None
+        self.workspace_bytes, self._workspace = 0, None
 
     @cached_property
     def handle(self) -> Any:
@@ -208,8 +208,8 @@ class Dnn:
     def _scratch(self, nbytes: int) -> Any:
         """Return the workspace, shared by all plans, which run one after the other. It is replaced if it is too small;
         recorded calls keep the old one alive."""
-        if self._workspace is None or self._capacity < nbytes:
-            self._capacity, self._workspace = nbytes, rt.cupy().cuda.alloc(max(nbytes, 1))
+        if self._workspace is None or self.workspace_bytes < nbytes:
+            self.workspace_bytes, self._workspace = nbytes, rt.cupy().cuda.alloc(max(nbytes, 1))
         return self._workspace
 
 

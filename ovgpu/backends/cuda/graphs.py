@@ -20,7 +20,8 @@ from ovgpu._util import gc_pause
 from ovgpu.backends.cuda import rt
 from ovgpu.runtime.backend import Call, HostCall, Recording, Uncaptured
 
-MAX_NODES = 1 << 16  # per request: some 64 MB, as a kernel node takes about 1 KB of host and device memory
+NODE_BYTES = 1 << 10  # of host and device memory, about
+MAX_NODES = 1 << 16  # per request: some 64 MB
 MAX_ATTEMPTS = 2  # to capture a segment
 NO_CAPTURE_RUNS = -(1 << 62)  # `Recording.runs` of a recording that is never captured again
 _capturing = threading.Lock()  # one capture at a time in this process
