@@ -64,6 +64,11 @@ def add_to(commands: Any) -> None:
         metavar="FOLDER",
         help="save sequences there when the server stops, and go on with them when it starts",
     )
+    batches.add_argument(
+        "--discard-states",
+        action="store_true",
+        help="delete saved sequences of models whose files have changed since, instead of keeping their files",
+    )
 
     limits = parser.add_argument_group("limits")
     limits.add_argument(
@@ -142,6 +147,7 @@ def run(args: argparse.Namespace) -> None:
             args.tls_key,
             args.insecure,
             args.state_dir,
+            args.discard_states,
             args.grace_seconds,
         )
     )

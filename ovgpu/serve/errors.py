@@ -55,6 +55,6 @@ def public(error: BaseException) -> ServeError:
         return ServeError(Status.RESOURCE_EXHAUSTED, text)
     if isinstance(error, CancelledError):
         return ServeError(Status.CANCELLED, "the inference was cancelled")
-    if isinstance(error, DeviceError) or not isinstance(error, (Error, TypeError, ValueError)):
+    if isinstance(error, DeviceError) or not isinstance(error, Error):
         return ServeError(Status.INTERNAL, "internal error of the server")
     return ServeError(Status.INVALID_ARGUMENT, text)

@@ -30,7 +30,10 @@ class Version:
         statistics: Statistics,
         max_queue: int,
         forget: Callable[[Version], None],
+        digest: str = "",
     ) -> None:
+        """``digest`` is that of ``files``, for models whose states are saved."""
+        self.digest = digest
         self.name, self.number, self.files = files.name, str(files.version), files
         self.engine, self.statistics = engine, statistics
         self.in_flight = 0  # inferences that wait or run
@@ -73,10 +76,11 @@ class Version:
 
 
 class Models:
-    """Models of a repository, each in its newest version."""
+    """Models of a repository, each in its newest version. With ``digests``, versions with states have a digest."""
 
-    def __init__(self, repository: Repository, open_engine: OpenEngine, max_queue: int) -> None:
+    def __init__(self, repository: Repository, open_engine: OpenEngine, max_queue: int, digests: bool = False) -> None:
         self._repository, self._open_engine, self._max_queue = repository, open_engine, max_queue
+        self._digests = digests
         self.current: dict[str, Version] = {}
         self.retired: set[Version] = set()  # versions that still have inferences or sequences
         self.failures: dict[str, str] = {}  # reasons why models were not loaded, by name
@@ -204,11 +208,12 @@ class Models:
         statistics = Statistics()
         try:
             engine = await asyncio.to_thread(self._opened, files, statistics)
+            digest = await asyncio.to_thread(files.digest) if self._digests and engine.stateful else ""
         except Exception as error:
             log.error("version %d of model '%s' was not loaded: %s", files.version, files.name, error)
             raise
         log.info("version %d of model '%s' is ready: %s", files.version, files.name, engine.description)
-        return Version(files, engine, statistics, self._max_queue, self.retired.discard)
+        return Version(files, engine, statistics, self._max_queue, self.retired.discard, digest)
 
     def _opened(self, files: ModelFiles, statistics: Statistics) -> Engine:
         """Return the engine of a version, after its warm-up, which does not count in the statistics."""

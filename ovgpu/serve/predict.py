@@ -5,8 +5,6 @@ Its JSON has no element types: values are converted to the types of the model.
 
 from __future__ import annotations
 
-import base64
-import binascii
 from typing import Any
 
 import numpy as np
@@ -15,7 +13,7 @@ from ovgpu.serve.engines import Engine, Port
 from ovgpu.serve.errors import invalid
 from ovgpu.serve.models import Version
 from ovgpu.serve.protocol import CONTROL, CONTROL_ID, InferenceRequest, InferenceResponse, NamedTensor
-from ovgpu.serve.tensors import MAX_RANK, from_json, objects, shaped, string_bytes, to_json
+from ovgpu.serve.tensors import MAX_RANK, from_json, json_bytes, objects, shaped, to_json
 from ovgpu.types import Type
 
 DTYPES = {
@@ -71,7 +69,7 @@ def _tensor(name: str, value: Any, engine: Engine) -> NamedTensor:
     data = value if isinstance(value, list) else [value]
     shape = _shape(name, data)
     if dtype is Type.string:
-        strings = objects([_string(name, element) for element in np.array(data, object).flat])
+        strings = objects([json_bytes(name, element) for element in np.array(data, object).flat])
         return NamedTensor(name, dtype, shaped(name, shape, strings))
     return NamedTensor(name, dtype, from_json(name, dtype, shape, data))
 
@@ -88,22 +86,15 @@ def _shape(name: str, data: Any, depth: int = 0) -> tuple[int, ...]:
     return (len(data), *shapes.pop())
 
 
-def _string(name: str, element: Any) -> bytes:
-    """Return the bytes of a string, or of an object with base64."""
-    if isinstance(element, str):
-        return element.encode()
-    if isinstance(element, dict) and set(element) == {"b64"} and isinstance(element["b64"], str):
-        try:
-            return base64.b64decode(element["b64"], validate=True)
-        except binascii.Error as error:
-            raise invalid(f"input '{name}' has malformed base64: {error}") from None
-    raise invalid(f"the data of input '{name}' has elements that are not BYTES")
-
-
 def format(response: InferenceResponse, rows: bool) -> dict[str, Any]:
-    """Return the JSON object of a response, with the outputs as columns or rows."""
+    """Return the JSON object of a response, with the outputs as columns or rows.
+
+    Outputs without rows, or with different numbers of them, are always columns: an error would deny that the inference
+    has run.
+    """
     outputs = {tensor.name: _nested(tensor) for tensor in response.outputs}
-    if not rows:
+    lengths = {tensor.array.shape[:1] for tensor in response.outputs}
+    if not rows or len(lengths) > 1 or () in lengths:
         return {"outputs": next(iter(outputs.values())) if len(outputs) == 1 else outputs}
     if len(outputs) == 1:
         return {"predictions": next(iter(outputs.values()))}
@@ -111,20 +102,9 @@ def format(response: InferenceResponse, rows: bool) -> dict[str, Any]:
 
 
 def _nested(tensor: NamedTensor) -> Any:
-    """Return an output as nested lists. Strings that are no UTF-8 become objects with base64, as in inputs."""
-    if tensor.dtype is Type.string:
-        elements = [_text(string_bytes(element)) for element in tensor.array.flat]
-    else:
-        elements = to_json(tensor.array, tensor.dtype)
-    flat = np.array([*elements, None], object)[:-1]
+    """Return an output as nested lists."""
+    flat = np.array([*to_json(tensor.array, tensor.dtype), None], object)[:-1]
     return flat.reshape(tensor.array.shape).tolist()
-
-
-def _text(element: bytes) -> Any:
-    try:
-        return element.decode()
-    except UnicodeDecodeError:
-        return {"b64": base64.b64encode(element).decode()}
 
 
 def status(version: Version) -> dict[str, Any]:

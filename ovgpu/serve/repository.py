@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from hashlib import file_digest, sha256
 from pathlib import Path
 
 from ovgpu.errors import ModelError
@@ -21,6 +22,14 @@ class ModelFiles:
     version: int
     path: Path
     signature: Signature
+
+    def digest(self) -> str:
+        """Return the SHA-256 of the contents of all files. Raise OSError if one cannot be read."""
+        total = sha256()
+        for name, _, _ in self.signature:
+            with (self.path.parent / name).open("rb") as file:
+                total.update(file_digest(file, "sha256").digest())
+        return total.hexdigest()
 
 
 class Repository:

@@ -10,7 +10,7 @@ from typing import Any
 
 from ovgpu.serve.errors import ServeError, Status, invalid
 from ovgpu.serve.protocol import InferenceRequest, InferenceResponse, NamedTensor
-from ovgpu.serve.tensors import NAMES, check_shape, element_type, from_bytes, from_json, to_bytes, to_json
+from ovgpu.serve.tensors import NAMES, check_shape, dump, element_type, from_bytes, from_json, to_bytes, to_json
 
 MAX_TENSORS = 1024
 MAX_TIMEOUT = 10**15  # us: longer timeouts are cut to this one, which never ends
@@ -129,18 +129,12 @@ def format(response: InferenceResponse, wanted: Wanted) -> tuple[bytes, int | No
             parts.append(to_bytes(tensor.array, tensor.dtype))
             output["parameters"] = {"binary_data_size": len(parts[-1])}
         else:
-            try:
-                output["data"] = to_json(tensor.array, tensor.dtype)
-            except UnicodeDecodeError:
-                raise invalid(
-                    f"output '{tensor.name}' has bytes that are no UTF-8, which JSON cannot hold: "
-                    "ask for it with the parameter binary_data"
-                ) from None
+            output["data"] = to_json(tensor.array, tensor.dtype)
         outputs.append(output)
     document: dict[str, Any] = {"model_name": response.model, "model_version": response.version, "outputs": outputs}
     if response.id:
         document["id"] = response.id
     if response.parameters:
         document["parameters"] = response.parameters
-    head = json.dumps(document, separators=(",", ":")).encode()
+    head = dump(document)
     return b"".join([head, *parts]), len(head) if parts else None

@@ -20,6 +20,7 @@ import uvicorn
 from tritonclient.grpc import service_pb2_grpc
 
 from ovgpu.errors import Error
+from ovgpu.runtime.printing import counted
 from ovgpu.serve.access import Token, check_certificate, check_exposure, resolve
 from ovgpu.serve.engines import EngineOptions, open_engine
 from ovgpu.serve.grpc_decoding import DecodingInterceptor
@@ -61,6 +62,7 @@ class ServerOptions:
     tls_key: Path | None = None
     insecure: bool = False
     state_dir: Path | None = None
+    discard_states: bool = False
     grace_seconds: float = 30.0
 
 
@@ -94,15 +96,16 @@ class Server:
     async def run(self, ready: asyncio.Event | None = None) -> None:
         """Serve until `stop`, SIGTERM or SIGINT. Then refuse new inferences, and wait for running ones to end.
 
-        ``ready`` is set when the models are loaded. A second signal ends running inferences as well.
+        ``ready`` is set when the models are loaded. A second signal ends running inferences as well. Raises: Error if
+        sequences could not be saved.
         """
         options = self._options
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         self._handle_signals()
         _allow_open_files()
-        models = Models(self._repository, self._opener, options.max_queue)
         states = StateFolder(options.state_dir) if options.state_dir else None
-        self.service = service = Service(models, OpenSequences(options.idle_seconds), states)
+        models = Models(self._repository, self._opener, options.max_queue, digests=states is not None)
+        self.service = service = Service(models, OpenSequences(options.idle_seconds), states, options.discard_states)
         http = self._http_server(service)
         listening = self._listen()
         try:
@@ -132,7 +135,7 @@ class Server:
             log.info("stopping")
             for task in watching:
                 task.cancel()
-            await service.stop(options.grace_seconds)
+            lost = await service.stop(options.grace_seconds)
             grpc_service.end_streams()
             http.should_exit = True
             if grpc_server is not None:
@@ -140,6 +143,8 @@ class Server:
             await serving
             await models.close()
             log.info("stopped")
+        if lost:
+            raise Error(f"{counted(lost, 'sequence')} could not be saved: the log has the reasons")
 
     def _handle_signals(self) -> None:
         assert self._loop is not None and self._stop is not None

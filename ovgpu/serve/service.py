@@ -28,8 +28,16 @@ class Service:
     All methods are called on the thread of one event loop.
     """
 
-    def __init__(self, models: Models, sequences: OpenSequences, states: StateFolder | None = None) -> None:
+    def __init__(
+        self,
+        models: Models,
+        sequences: OpenSequences,
+        states: StateFolder | None = None,
+        discard_states: bool = False,
+    ) -> None:
+        """With ``discard_states``, saved states of other files of a model are deleted."""
         self.models, self.sequences, self._states = models, sequences, states
+        self._discard_states = discard_states
         self.stopping = asyncio.Event()
         self.loaded = False  # True after the models of the repository have been loaded once
         self.started = time.time()
@@ -116,6 +124,11 @@ class Service:
     async def _restore(self, version: Version | None, saved: StoredSequence) -> None:
         if version is None or not version.engine.stateful:
             raise Error(f"its version {saved.version} is not loaded")
+        if version.digest != saved.digest:
+            if not self._discard_states:
+                raise Error(f"version {saved.version} has other files than the one that computed its state")
+            saved.file.unlink(missing_ok=True)
+            raise Error("its state is of other files of the version, and is deleted")
         sequence = self.sequences.restore(version, saved.model, saved.id)
         assert sequence.handle is not None
         try:
@@ -125,8 +138,12 @@ class Service:
             raise
         saved.file.unlink(missing_ok=True)
 
-    async def stop(self, grace: float) -> None:
-        """Refuse new inferences, wait up to ``grace`` seconds for running ones, and save and end the sequences."""
+    async def stop(self, grace: float) -> int:
+        """Refuse new inferences, wait up to ``grace`` seconds for running ones, and save and end the sequences.
+
+        Return the number of sequences that could not be saved.
+        """
+        lost = 0
         self.stopping.set()
         deadline = time.monotonic() + grace
         while any(version.in_flight for version in self.models.versions()) and time.monotonic() < deadline:
@@ -135,7 +152,12 @@ class Service:
             if self._states and sequence.handle is not None:
                 try:
                     state = await asyncio.to_thread(sequence.handle.read)
-                    await asyncio.to_thread(self._states.save, model, sequence.version.number, sequence.id, state)
+                    version = sequence.version
+                    await asyncio.to_thread(
+                        self._states.save, model, version.number, version.digest, sequence.id, state
+                    )
                 except Exception as error:
+                    lost += 1
                     log.error("sequence %r of model '%s' is not saved: %s", sequence.id, model, error)
             self.sequences.end(model, sequence)
+        return lost

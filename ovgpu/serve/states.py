@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import sha256
@@ -13,7 +14,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from ovgpu._util.atomic_file import replacing
+from ovgpu._util.atomic_file import check_writable, replacing
 from ovgpu.errors import Error
 from ovgpu.serve.engines import State
 from ovgpu.serve.protocol import SequenceId
@@ -28,24 +29,32 @@ HEADER = "sequence"  # name of the entry with JSON; the other entries have the b
 
 @dataclass(frozen=True)
 class StoredSequence:
-    """Sequence of a version of a model, and its file."""
+    """Sequence of a version of a model, and its file. ``digest`` is that of the model's files, see `ModelFiles`."""
 
     model: str
     version: str
+    digest: str
     id: SequenceId
     state: State
     file: Path
 
 
 class StateFolder:
-    """Folder with a file for each sequence that was open when a server stopped."""
+    """Folder with a file for each sequence that was open when a server stopped. Only the server's user can read them.
+
+    The permissions of a folder that exists are left alone: others may use it as well. Raises: Error if files cannot be
+    written there.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
-        folder.chmod(0o700)
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            check_writable(folder / "sequence.npz")
+        except OSError as error:
+            raise Error(f"states cannot be saved in {folder}: {error}") from None
 
-    def save(self, model: str, version: str, id: SequenceId, state: State) -> None:
+    def save(self, model: str, version: str, digest: str, id: SequenceId, state: State) -> None:
         """Write a sequence. Raise Error for a state of strings, OSError if the file cannot be written."""
         variables, arrays = [], dict[str, Any]()
         for i, (name, tensor) in enumerate(state.items()):
@@ -54,10 +63,11 @@ class StateFolder:
                 raise Error(f"variable '{name}' has strings, which are not saved")
             variables.append({"name": name, "type": datatype(f"variable '{name}'", dtype), "shape": list(tensor.shape)})
             arrays[str(i)] = np.frombuffer(tensor.read().tobytes(), np.uint8)
-        header = {"model": model, "version": version, "id": id, "variables": variables}
+        header = {"model": model, "version": version, "digest": digest, "id": id, "variables": variables}
         arrays[HEADER] = np.frombuffer(json.dumps(header).encode(), np.uint8)
         name = sha256(json.dumps([model, id]).encode()).hexdigest()[:32]
         with replacing(self._folder / f"{name}.npz") as (file,):
+            os.fchmod(file.fileno(), 0o600)
             np.savez(file, **arrays)
 
     def load(self) -> Iterator[StoredSequence]:
@@ -77,4 +87,4 @@ class StateFolder:
                 dtype = DATATYPES[variable["type"]]
                 array = np.frombuffer(arrays[str(i)], dtype.storage).reshape(variable["shape"])
                 state[variable["name"]] = Tensor.from_array(array.copy(), dtype)
-        return StoredSequence(header["model"], header["version"], header["id"], state, file)
+        return StoredSequence(header["model"], header["version"], header.get("digest", ""), header["id"], state, file)

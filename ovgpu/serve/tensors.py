@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
+import json
 import struct
 from collections.abc import Iterator, Sequence
 from math import prod
@@ -88,7 +91,7 @@ def _strings(name: str, data: memoryview, count: int) -> Iterator[bytes]:
 
 
 def from_json(name: str, dtype: Type, shape: tuple[int, ...], data: Any) -> Array:
-    """Return an input from a list of its elements, flat or nested.
+    """Return an input from a list of its elements, flat or nested; see `json_bytes` for those of BYTES.
 
     Raises: ServeError for elements of another type, or for more or fewer elements than the shape needs.
     """
@@ -96,7 +99,7 @@ def from_json(name: str, dtype: Type, shape: tuple[int, ...], data: Any) -> Arra
         raise invalid(f"the data of input '{name}' is no list")
     allowed: set[type] = {int} if dtype.integral else {int, float}
     if dtype is Type.string:
-        allowed = {str}
+        allowed = {str, dict}
     elif dtype is Type.boolean:
         allowed = {bool}
     try:
@@ -105,7 +108,7 @@ def from_json(name: str, dtype: Type, shape: tuple[int, ...], data: Any) -> Arra
         if not set(map(type, elements)) <= allowed:
             raise invalid(f"the data of input '{name}' has elements that are not {NAMES[dtype]}")
         if dtype is Type.string:
-            return shaped(name, shape, objects([element.encode() for element in elements]))
+            return shaped(name, shape, objects([json_bytes(name, element) for element in elements]))
         with np.errstate(over="ignore"):  # as infinity
             return shaped(name, shape, elements.astype(dtype.storage))
     except (ValueError, OverflowError) as error:
@@ -134,14 +137,42 @@ def to_bytes(array: Array, dtype: Type) -> bytes:
     return np.ascontiguousarray(array, dtype.storage).tobytes()
 
 
+def json_bytes(name: str, element: Any) -> bytes:
+    """Return the bytes of an element of BYTES in JSON: a string, or an object ``{"b64": "..."}`` with base64.
+
+    Raises: ServeError for anything else.
+    """
+    if isinstance(element, str):
+        return element.encode()
+    if isinstance(element, dict) and set(element) == {"b64"} and isinstance(element["b64"], str):
+        try:
+            return base64.b64decode(element["b64"], validate=True)
+        except binascii.Error as error:
+            raise invalid(f"input '{name}' has malformed base64: {error}") from None
+    raise invalid(f"the data of input '{name}' has elements that are not BYTES")
+
+
 def to_json(array: Array, dtype: Type) -> list[Any]:
-    """Return the elements of an output as a flat list. Raise UnicodeDecodeError for bytes that are no UTF-8."""
+    """Return the elements of an output as a flat list. Bytes that are no UTF-8 become objects, see `json_bytes`."""
     if dtype is Type.string:
-        return [string_bytes(element).decode() for element in array.flat]
+        return [_text(string_bytes(element)) for element in array.flat]
     if dtype in (Type.f16, Type.bf16):
         array = array.astype(np.float32)
     elements: list[Any] = array.reshape(-1).tolist()
     return elements
+
+
+def _text(element: bytes) -> Any:
+    try:
+        return element.decode()
+    except UnicodeDecodeError:
+        return {"b64": base64.b64encode(element).decode()}
+
+
+def dump(document: Any) -> bytes:
+    """Return JSON. NaN and infinities are written as ``NaN``, ``Infinity`` and ``-Infinity``, which JSON lacks, but
+    TensorFlow Serving and most parsers know. `json.loads` reads them."""
+    return json.dumps(document, separators=(",", ":")).encode()
 
 
 def string_bytes(element: str | bytes) -> bytes:

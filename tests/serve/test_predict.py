@@ -5,13 +5,13 @@ from __future__ import annotations
 import base64
 import http.client
 import json
+import math
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import tritonclient.http as http_client
-from tritonclient.utils import InferenceServerException
 
 import ovgpu as ov
 from tests.batching.nets import SIZE, sums
@@ -29,10 +29,27 @@ def strings() -> ov.Model:
     return ov.Core().read_model(*net.build())
 
 
+def mixed() -> ov.Model:
+    """Outputs with two rows, one row, and none."""
+    net = Net("mixed")
+    x = net.parameter("f32", (2, 2), "x")
+    net.result(net.layer("Relu", "opset1", [x], names=["y"]))
+    axes = [net.const(np.array([value])) for value in (0, 1, 1, 0)]
+    net.result(net.layer("Slice", "opset8", [x, *axes], names=["first"]))
+    net.result(net.layer("ReduceSum", "opset1", [x, net.const(np.array([0, 1]))], {"keep_dims": False}, names=["sum"]))
+    return ov.Core().read_model(*net.build())
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     folder = tmp_path_factory.mktemp("repository")
-    for name, model in {"affine": affine(), "echo": echo("i64"), "strings": strings(), "sums": sums()}.items():
+    for name, model in {
+        "affine": affine(),
+        "echo": echo("i64"),
+        "strings": strings(),
+        "sums": sums(),
+        "mixed": mixed(),
+    }.items():
         write(folder, model, name, 2)
     with serving(folder) as found:
         yield found
@@ -103,8 +120,37 @@ def test_bytes_that_json_cannot_hold(server: Serving) -> None:
     given.set_data_from_numpy(np.array([b"a\0", b"\xff\xfe"], object), binary_data=True)
     binary, text = (http_client.InferRequestedOutput("y", binary_data=binary) for binary in (True, False))
     assert client.infer("strings", [given], outputs=[binary]).as_numpy("y").tolist() == [b"a\0", b"\xff\xfe"]
-    with pytest.raises(InferenceServerException, match=r"no UTF-8, which JSON cannot hold: ask for it .* binary_data"):
-        client.infer("strings", [given], outputs=[text])
+    found = client.infer("strings", [given], outputs=[text]).get_response()["outputs"][0]["data"]
+    assert found == ["a\0", {"b64": base64.b64encode(b"\xff\xfe").decode()}]
+    data = [{"name": "x", "datatype": "BYTES", "shape": [2], "data": found}]
+    status, again = call(server, "/v2/models/strings/infer", {"inputs": data})
+    assert (status, again["outputs"][0]["data"]) == (200, found)
+    data[0]["data"] = ["a", {"b64": "?"}]
+    assert "malformed base64" in call(server, "/v2/models/strings/infer", {"inputs": data})[1]["error"]
+
+
+def test_numbers_that_json_lacks(server: Serving) -> None:
+    """NaN and infinities go both ways in both protocols, and a step that has run is no error."""
+    rows = [[math.inf, math.nan], [-math.inf, 2.0]]
+    status, found = call(server, "/v1/models/mixed:predict", {"inputs": rows})
+    assert status == 200 and math.isnan(found["outputs"]["sum"])
+    np.testing.assert_array_equal(found["outputs"]["y"], [[math.inf, math.nan], [0, 2]])
+    data = [{"name": "x", "datatype": "FP32", "shape": [2, 2], "data": rows}]
+    status, found = call(server, "/v2/models/mixed/infer", {"inputs": data})
+    assert status == 200
+    np.testing.assert_array_equal(found["outputs"][0]["data"], [math.inf, math.nan, 0, 2])
+    for step in range(3):
+        control = {"sequence_id": [71], "sequence_control_input": [int(step == 0)]}
+        status, found = call(server, "/v1/models/sums:predict", {"inputs": {"x": [[math.nan] * SIZE]} | control})
+        assert (status, found["outputs"]["steps"]) == (200, [step + 1]) and np.isnan(found["outputs"]["y"]).all()
+
+
+def test_outputs_without_rows_are_columns(server: Serving) -> None:
+    """Whether a response can have rows is known only when the inference has run."""
+    assert call(server, "/v1/models/mixed:predict", {"instances": [[1, 2], [3, 4]]}) == (
+        200,
+        {"outputs": {"first": [[1, 2]], "sum": 10, "y": [[1, 2], [3, 4]]}},
+    )
 
 
 def test_sequences(server: Serving) -> None:

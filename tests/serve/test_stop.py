@@ -204,6 +204,61 @@ def test_saved_sequences_go_on_on_the_version_on_which_they_began(tmp_path: Path
                 until(lambda: len(server.server.service.models.versions()) == 1)
 
 
+def test_states_of_other_weights_are_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The files of a version have changed: its sequences wait for the old ones, or are deleted."""
+    states, x = tmp_path / "states", np.ones((1, 4), np.float32)
+
+    def steps(**options: Any) -> list[float]:
+        """Return the next result of sequence 1; none if it is not open."""
+        with serving(tmp_path / "models", state_dir=states, **options) as server, server.client("gRPC") as client:
+            if not len(server.server.service.sequences):
+                fails("NOT_FOUND", client.infer, "count", {"x": x}, sequence_id=1)
+                return []
+            return [float(client.infer("count", {"x": x}, sequence_id=1)["y"][0, 0])]
+
+    write(tmp_path / "models", counting(0), "count", 1)
+    with serving(tmp_path / "models", state_dir=states) as server, server.client("gRPC") as client:
+        client.infer("count", {"x": x}, sequence_id=1, sequence_start=True)
+    assert steps() == [3]
+    write(tmp_path / "models", counting(100), "count", 1)
+    assert steps() == [] and len(list(states.iterdir())) == 1
+    assert "version 1 has other files than the one that computed its state" in caplog.text
+    write(tmp_path / "models", counting(0), "count", 1)
+    assert steps() == [4]
+    write(tmp_path / "models", counting(100), "count", 1)
+    assert steps(discard_states=True) == [] and not list(states.iterdir())
+
+
+def test_a_shared_folder_keeps_its_permissions(tmp_path: Path) -> None:
+    write(tmp_path / "models", sums(), "sums")
+    states = tmp_path / "states"
+    states.mkdir(mode=0o755)
+    states.chmod(0o755)
+    with serving(tmp_path / "models", state_dir=states) as server, server.client("gRPC") as client:
+        client.infer("sums", {"x": X}, sequence_id=1, sequence_start=True)
+    assert states.stat().st_mode & 0o777 == 0o755
+    assert [file.stat().st_mode & 0o777 for file in states.iterdir()] == [0o600]
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    write(tmp_path / "models", sums(), "sums")
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(ov.Error, match=r"states cannot be saved in .*file"):
+        asyncio.run(Server(ServerOptions(tmp_path / "models", state_dir=tmp_path / "file", port=0, grpc_port=0)).run())
+
+
+def test_the_exit_code_tells_of_lost_states(tmp_path: Path) -> None:
+    write(tmp_path / "models", sums(), "sums")
+    states = tmp_path / "states"
+    with process(tmp_path / "models", "--state-dir", states) as server:
+        with server.client("gRPC") as client:
+            for id in (1, 2):
+                client.infer("sums", {"x": X}, sequence_id=id, sequence_start=True)
+        states.rmdir()
+        assert server.stop() == 1
+        assert any("2 sequences could not be saved" in line for line in server.lines), server.lines
+
+
 CLIENT = """
 import sys, numpy as np, threading
 from tests.harness.servers.serving import Client
