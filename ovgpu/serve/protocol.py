@@ -32,12 +32,15 @@ class SequenceStep:
 
     ``strict`` is True for the control inputs of OpenVINO Model Server. With them, it is an error to start an id that is
     in use, and an ``id`` of 0 asks for a new id. With Triton's parameters, the sequence then begins anew.
+
+    ``number`` counts the steps of a sequence from 1 on. With it, a step can be repeated safely, see `OpenSequences`.
     """
 
     id: SequenceId
     start: bool = False
     end: bool = False
     strict: bool = False
+    number: int | None = None
 
 
 @dataclass
@@ -60,6 +63,9 @@ class InferenceRequest:
 
         Raises: ServeError for parameters or control inputs of a wrong type.
         """
+        number = self.parameters.get("sequence_step")
+        if number is not None and (type(number) is not int or number < 1):
+            raise invalid(f"sequence_step {number!r} is no number from 1 on")
         given = [tensor for tensor in self.inputs if tensor.name in (CONTROL_ID, CONTROL) and tensor.name not in names]
         if given:
             controls = {tensor.name: tensor for tensor in given}
@@ -71,14 +77,15 @@ class InferenceRequest:
             control = _scalar(controls.get(CONTROL))
             if not NO_CONTROL <= control <= END:
                 raise invalid(f"{CONTROL} is {control}, not 0, 1 (start) or 2 (end)")
-            return SequenceStep(control_id, control == START, control == END, True)
+            return SequenceStep(control_id, control == START, control == END, True, number)
         sequence_id = self.parameters.get("sequence_id", 0)
         if isinstance(sequence_id, bool) or not isinstance(sequence_id, (int, str)):
             raise invalid(f"sequence_id {sequence_id!r} is neither a number nor a string")
         flags = [self.parameters.get(name, False) for name in ("sequence_start", "sequence_end")]
         if any(not isinstance(flag, bool) for flag in flags):
             raise invalid("sequence_start and sequence_end are true or false")
-        return SequenceStep(sequence_id, *flags) if sequence_id not in (0, "") else None
+        start, end = flags
+        return SequenceStep(sequence_id, start, end, number=number) if sequence_id not in (0, "") else None
 
 
 def _scalar(tensor: NamedTensor | None) -> int:

@@ -5,9 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import dataclass, field
+from hashlib import blake2b
 from itertools import count
 from typing import Any
+
+import numpy as np
 
 from ovgpu.serve.engines import EngineSequence, Inputs
 from ovgpu.serve.errors import ServeError, Status
@@ -20,6 +25,17 @@ log = logging.getLogger(__name__)
 Key = tuple[str, SequenceId]
 
 
+@dataclass(frozen=True)
+class LastStep:
+    """Step with a number that has run: a digest of its inputs, its outputs, and the time of its end."""
+
+    number: int
+    inputs: bytes
+    outputs: Any
+    version: Version
+    time: float = field(default_factory=time.monotonic)
+
+
 class ClientSequence:
     """Sequence of a client. It stays on the version of the model on which it began."""
 
@@ -29,12 +45,43 @@ class ClientSequence:
         self.turn = asyncio.Lock()  # serves waiting steps in the order in which they came
         self.waiting = 0  # steps that wait or run
         self.used = time.monotonic()
+        self.steps = 0  # steps that have run
+        self.last: LastStep | None = None  # the last step, if it had a number
+        self.running: Future[Any] | None = None  # the step that was submitted last
 
     def begin(self, version: Version) -> None:
         """Begin anew, on a version. Raise BatchFullError if too many sequences are open."""
         self.end()
         self.handle, self.version = version.engine.open(), version
+        self.steps, self.last = 0, None
         version.add_sequence()
+
+    async def run(self, inputs: Inputs) -> Any:
+        """Run a step without a number, and return its outputs."""
+        assert self.handle is not None
+        outputs = await outputs_of(self.handle.submit(inputs))
+        self.steps, self.last = self.steps + 1, None
+        return outputs
+
+    async def run_numbered(self, inputs: Inputs, digest: bytes) -> Any:
+        """Run a step with a number, and return its outputs. It counts when it has run, even if this is cancelled."""
+        assert self.handle is not None
+        loop, handle = asyncio.get_running_loop(), self.handle
+        self.running = future = handle.submit(inputs)
+
+        def count() -> None:
+            if self.handle is handle and not future.cancelled() and future.exception() is None:
+                self.steps += 1
+                self.last = LastStep(self.steps, digest, future.result().to_tuple(), self.version)
+
+        future.add_done_callback(lambda _: loop.call_soon_threadsafe(count))  # before the callback of `outputs_of`
+        return await outputs_of(future)
+
+    async def settled(self) -> None:
+        """Wait until the last step with a number has run, and counts."""
+        if self.running is not None:
+            await asyncio.wait([asyncio.wrap_future(self.running)])
+            self.running = None
 
     def end(self) -> None:
         """Close the handle, if there is one."""
@@ -48,11 +95,15 @@ class OpenSequences:
     """Open sequences of all models. All methods are called on the thread of the event loop.
 
     Sequences without steps for ``idle`` seconds end.
+
+    A step with a number must be the next one, or the last one again, with the same inputs. Then it does not run, and
+    has the same outputs, also for ``idle`` seconds after it has ended the sequence.
     """
 
     def __init__(self, idle: float) -> None:
         self._idle = idle
         self._open: dict[Key, ClientSequence] = {}
+        self._ended: dict[Key, LastStep] = {}  # of sequences that have ended, if it had a number
         self._ids = count(1)
 
     def __len__(self) -> int:
@@ -65,7 +116,10 @@ class OpenSequences:
     def version_of(self, model: str, step: SequenceStep) -> Version | None:
         """Return the version on which a sequence continues, or None if it is not open or starts anew."""
         sequence = self._open.get((model, step.id))
-        return None if sequence is None or step.start else sequence.version
+        if sequence is None:
+            ended = self._ended.get((model, step.id))
+            return None if ended is None or ended.number != step.number else ended.version
+        return None if step.start else sequence.version
 
     def identified(self, model: str, step: SequenceStep) -> SequenceStep:
         """Return the step with an id. The server chooses one if a start with control inputs has none."""
@@ -84,10 +138,10 @@ class OpenSequences:
         """
         key = (model, step.id)
         sequence = self._open.get(key)
-        if step.start and step.strict and sequence is not None:
-            raise ServeError(Status.ALREADY_EXISTS, f"sequence {step.id!r} of model '{model}' is open already")
+        if step.start and step.strict and sequence is not None and step.number is None:
+            raise self._exists(model, step)
         if sequence is None:
-            if not step.start:
+            if not step.start and key not in self._ended:
                 raise self._missing(model, step)
             sequence = self._open[key] = ClientSequence(version, step.id)
         sequence.waiting += 1
@@ -103,20 +157,51 @@ class OpenSequences:
     async def _run(
         self, version: Version, model: str, sequence: ClientSequence, step: SequenceStep, inputs: Inputs
     ) -> Any:
+        digest = b""
+        if step.number is not None:
+            await sequence.settled()
+            digest = _digest(inputs)
+            again = self._repeated(model, sequence, step, digest)
+            if again is not None:
+                return again.outputs
         if step.start:
+            if step.strict and sequence.handle is not None:
+                raise self._exists(model, step)
+            self._ended.pop((model, step.id), None)
             sequence.begin(version)
         elif sequence.handle is None:  # while this step waited, another one ended the sequence or failed to start it
             raise self._missing(model, step)
-        assert sequence.handle is not None
+        if step.number not in (None, sequence.steps + 1):
+            raise ServeError(
+                Status.ALREADY_EXISTS, f"step {step.number} of sequence {step.id!r} cannot follow step {sequence.steps}"
+            )
         try:
-            outputs = await outputs_of(sequence.handle.submit(inputs))
+            running = sequence.run(inputs) if step.number is None else sequence.run_numbered(inputs, digest)
+            outputs = await running
         except BaseException:
             if step.start:
                 sequence.end()
             raise
         if step.end:
+            if sequence.last is not None:
+                self._ended[model, sequence.id] = sequence.last
             sequence.end()
         return outputs
+
+    def _repeated(self, model: str, sequence: ClientSequence, step: SequenceStep, digest: bytes) -> LastStep | None:
+        """Return the step that ``step`` repeats, or None. Raise ServeError if it has other inputs than that one."""
+        last = sequence.last if sequence.handle is not None else self._ended.get((model, sequence.id))
+        if step.number is None or last is None or last.number != step.number:
+            return None
+        if last.inputs == digest:
+            return last
+        if step.start:  # the client begins anew
+            return None
+        raise ServeError(Status.ALREADY_EXISTS, f"step {step.number} of sequence {step.id!r} has run with other inputs")
+
+    @staticmethod
+    def _exists(model: str, step: SequenceStep) -> ServeError:
+        return ServeError(Status.ALREADY_EXISTS, f"sequence {step.id!r} of model '{model}' is open already")
 
     @staticmethod
     def _missing(model: str, step: SequenceStep) -> ServeError:
@@ -128,16 +213,18 @@ class OpenSequences:
         if self._open.get((model, sequence.id)) is sequence:
             del self._open[model, sequence.id]
 
-    def restore(self, version: Version, model: str, id: SequenceId) -> ClientSequence:
-        """Open a sequence and return it. The caller then sets the state by its handle."""
+    def restore(self, version: Version, model: str, id: SequenceId, steps: int) -> ClientSequence:
+        """Open a sequence that has made some steps, and return it. The caller then sets the state by its handle."""
         sequence = ClientSequence(version, id)
         sequence.begin(version)
+        sequence.steps = steps
         self._open[model, id] = sequence
         return sequence
 
     def end_idle(self) -> None:
         """End the sequences that have been idle for too long."""
         now = time.monotonic()
+        self._ended = {key: last for key, last in self._ended.items() if now - last.time <= self._idle}
         for model, sequence in self.all():
             if not sequence.waiting and now - sequence.used > self._idle:
                 log.info("sequence %r of model '%s' ends after %d idle seconds", sequence.id, model, self._idle)
@@ -148,3 +235,12 @@ class OpenSequences:
         self._forget(model, sequence)
         with suppress(Exception):
             sequence.end()
+
+
+def _digest(inputs: Inputs) -> bytes:
+    """Return a digest of the inputs of a step."""
+    total = blake2b(digest_size=16)
+    for index, array in sorted(inputs.items()):
+        total.update(f"{index} {array.dtype} {array.shape};".encode())
+        total.update(repr(array.tolist()).encode() if array.dtype == object else np.ascontiguousarray(array).data)
+    return total.digest()

@@ -122,21 +122,22 @@ class Service:
         self.loaded = True
 
     async def _restore(self, version: Version | None, saved: StoredSequence) -> None:
+        assert self._states is not None
         if version is None or not version.engine.stateful:
             raise Error(f"its version {saved.version} is not loaded")
         if version.digest != saved.digest:
             if not self._discard_states:
                 raise Error(f"version {saved.version} has other files than the one that computed its state")
-            saved.file.unlink(missing_ok=True)
+            self._states.remove(saved)
             raise Error("its state is of other files of the version, and is deleted")
-        sequence = self.sequences.restore(version, saved.model, saved.id)
+        sequence = self.sequences.restore(version, saved.model, saved.id, saved.steps)
         assert sequence.handle is not None
         try:
             await asyncio.to_thread(sequence.handle.write, saved.state)
         except Exception:
             self.sequences.end(saved.model, sequence)
             raise
-        saved.file.unlink(missing_ok=True)
+        self._states.remove(saved)
 
     async def stop(self, grace: float) -> int:
         """Refuse new inferences, wait up to ``grace`` seconds for running ones, and save and end the sequences.
@@ -153,9 +154,8 @@ class Service:
                 try:
                     state = await asyncio.to_thread(sequence.handle.read)
                     version = sequence.version
-                    await asyncio.to_thread(
-                        self._states.save, model, version.number, version.digest, sequence.id, state
-                    )
+                    saved = StoredSequence(model, version.number, version.digest, sequence.id, sequence.steps, state)
+                    await asyncio.to_thread(self._states.save, saved)
                 except Exception as error:
                     lost += 1
                     log.error("sequence %r of model '%s' is not saved: %s", sequence.id, model, error)

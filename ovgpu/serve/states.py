@@ -24,19 +24,21 @@ from ovgpu.types import Type
 
 log = logging.getLogger(__name__)
 
+FIELDS = ("model", "version", "digest", "id", "steps")  # of a `StoredSequence`, in the header
 HEADER = "sequence"  # name of the entry with JSON; the other entries have the bytes of variables, by index
 
 
 @dataclass(frozen=True)
 class StoredSequence:
-    """Sequence of a version of a model, and its file. ``digest`` is that of the model's files, see `ModelFiles`."""
+    """Sequence of a version of a model, and the number of its steps. ``digest`` is that of the model's files, see
+    `ModelFiles`."""
 
     model: str
     version: str
     digest: str
     id: SequenceId
+    steps: int
     state: State
-    file: Path
 
 
 class StateFolder:
@@ -54,21 +56,28 @@ class StateFolder:
         except OSError as error:
             raise Error(f"states cannot be saved in {folder}: {error}") from None
 
-    def save(self, model: str, version: str, digest: str, id: SequenceId, state: State) -> None:
+    def save(self, stored: StoredSequence) -> None:
         """Write a sequence. Raise Error for a state of strings, OSError if the file cannot be written."""
         variables, arrays = [], dict[str, Any]()
-        for i, (name, tensor) in enumerate(state.items()):
+        for i, (name, tensor) in enumerate(stored.state.items()):
             dtype = tensor.element_type
             if dtype is Type.string:
                 raise Error(f"variable '{name}' has strings, which are not saved")
             variables.append({"name": name, "type": datatype(f"variable '{name}'", dtype), "shape": list(tensor.shape)})
             arrays[str(i)] = np.frombuffer(tensor.read().tobytes(), np.uint8)
-        header = {"model": model, "version": version, "digest": digest, "id": id, "variables": variables}
+        header = {name: getattr(stored, name) for name in FIELDS} | {"variables": variables}
         arrays[HEADER] = np.frombuffer(json.dumps(header).encode(), np.uint8)
-        name = sha256(json.dumps([model, id]).encode()).hexdigest()[:32]
-        with replacing(self._folder / f"{name}.npz") as (file,):
+        with replacing(self._file(stored)) as (file,):
             os.fchmod(file.fileno(), 0o600)
             np.savez(file, **arrays)
+
+    def remove(self, stored: StoredSequence) -> None:
+        """Delete the file of a sequence."""
+        self._file(stored).unlink(missing_ok=True)
+
+    def _file(self, stored: StoredSequence) -> Path:
+        name = sha256(json.dumps([stored.model, stored.id]).encode()).hexdigest()[:32]
+        return self._folder / f"{name}.npz"
 
     def load(self) -> Iterator[StoredSequence]:
         """Yield the sequences of all files. Files that cannot be read are logged."""
@@ -87,4 +96,4 @@ class StateFolder:
                 dtype = DATATYPES[variable["type"]]
                 array = np.frombuffer(arrays[str(i)], dtype.storage).reshape(variable["shape"])
                 state[variable["name"]] = Tensor.from_array(array.copy(), dtype)
-        return StoredSequence(header["model"], header["version"], header.get("digest", ""), header["id"], state, file)
+        return StoredSequence(**{name: header[name] for name in FIELDS}, state=state)

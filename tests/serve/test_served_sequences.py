@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 import ovgpu as ov
+from ovgpu.serve.engines import Engine, EngineOptions, EngineSequence, open_engine
 from tests.batching.nets import SIZE, iterated, streaming_lstm, sums
 from tests.harness.models.transformer import Sizes, llama
 from tests.harness.servers.serving import INTERFACES, SECONDS, Client, Inputs, Serving, fails, serving, write
@@ -18,6 +20,7 @@ from tests.serve.test_inference import echo
 
 DECODER = Sizes(2, 32, 4, 64, 50, 64, shared=2)
 STEPS = 4
+X = np.ones((1, SIZE), np.float32)
 
 
 def frame(sequence: int, step: int) -> Inputs:
@@ -284,3 +287,85 @@ def test_control_inputs_of_a_model_without_states_are_unknown(tmp_path: Path) ->
         assert "has no input 'sequence_id'" in fails("INVALID_ARGUMENT", client.infer, "echo", inputs)
         del inputs["sequence_id"]
         assert client.infer("echo", inputs, sequence_id=1, sequence_start=True)["y"].shape == (1, 3)
+
+
+# ---- steps with a number, which can be repeated
+
+
+def numbered(client: Client, number: int, value: float = 1, id: Any = 81, **flags: bool) -> int:
+    """Run a step with a number, and return the number of steps that the model has counted."""
+    x = np.full((1, SIZE), value, np.float32)
+    found = client.infer("sums", {"x": x}, sequence_id=id, parameters={"sequence_step": number}, **flags)
+    return int(found["steps"][0])
+
+
+def test_a_repeated_step_is_answered_again(client: Client) -> None:
+    for number in (1, 1, 2, 2, 2, 3):
+        assert numbered(client, number, sequence_start=number == 1) == number
+    for number in (5, 1):
+        found = fails("ALREADY_EXISTS", numbered, client, number)
+        assert f"step {number} of sequence 81 cannot follow step 3" in found
+    assert "step 3 of sequence 81 has run with other inputs" in fails("ALREADY_EXISTS", numbered, client, 3, 2.0)
+    assert int(client.infer("sums", {"x": X}, sequence_id=81)["steps"][0]) == 4  # without a number, it counts as well
+    fails("ALREADY_EXISTS", numbered, client, 4)  # its outputs were not kept
+    for _ in range(3):  # the answer to the last step may be lost, too
+        assert numbered(client, 5, sequence_end=True) == 5
+    fails("NOT_FOUND", numbered, client, 6)
+    fails("ALREADY_EXISTS", numbered, client, 5, 3.0)
+
+
+def test_a_start_with_other_inputs_begins_anew(client: Client) -> None:
+    assert numbered(client, 1, sequence_start=True) == numbered(client, 1, 2.0, sequence_start=True) == 1
+    assert numbered(client, 2, 2.0, sequence_end=True) == 2
+    assert numbered(client, 1, sequence_start=True, sequence_end=True) == 1
+
+
+@pytest.mark.parametrize("number", [0, -1, True, "2", 1.5])
+def test_numbers_of_steps_are_integers(number: Any, client: Client) -> None:
+    found = fails("INVALID_ARGUMENT", numbered, client, number, sequence_start=True)
+    assert "sequence_step" in found and "is no number from 1 on" in found
+
+
+def test_a_step_that_nobody_waits_for_counts(repository: Path) -> None:
+    """The client gives up while its step runs, and repeats it: it runs once."""
+    entered, leave = threading.Event(), threading.Event()
+
+    class Slow(EngineSequence):
+        def __init__(self, inner: EngineSequence) -> None:
+            self._inner = inner
+            self.read, self.write, self.close = inner.read, inner.write, inner.close
+
+        def submit(self, inputs: Any) -> Any:
+            pool = ThreadPoolExecutor(1)
+
+            def run() -> Any:
+                entered.set()
+                leave.wait(SECONDS)
+                return self._inner.submit(inputs).result()
+
+            return pool.submit(run)
+
+    def opener(path: Path, observer: Any) -> Engine:
+        engine = open_engine(path, EngineOptions("CPU"), observer)
+        inner = engine.open
+        engine.open = lambda: Slow(inner())  # type: ignore[method-assign]
+        return engine
+
+    with serving(repository / "sums" / "1", opener=opener, name="sums") as server, server.client("gRPC") as client:
+        leave.set()
+        assert numbered(client, 1, sequence_start=True) == 1
+        leave.clear()
+        entered.clear()
+        with pytest.raises(Exception, match="Deadline"):
+            client.client.infer(
+                "sums",
+                client.inputs({"x": X}),
+                sequence_id=81,
+                parameters={"sequence_step": 2},
+                client_timeout=0.2,
+            )
+        assert entered.wait(SECONDS)
+        again = threading.Timer(0.2, leave.set)
+        again.start()
+        assert numbered(client, 2) == 2
+        assert numbered(client, 3) == 3
