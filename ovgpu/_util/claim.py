@@ -19,6 +19,10 @@ class Claim:
         """Make the party the owner if there is none. Return whether it is the owner now."""
         return self._owner.setdefault("owner", party) is party
 
+    def is_of(self, party: object) -> bool:
+        """Return whether the party is the owner."""
+        return self._owner.get("owner") is party
+
     def release(self, party: object) -> None:
         """End the claim if the party is the owner."""
         if self._owner.get("owner") is party:

@@ -43,19 +43,19 @@ class AsyncInferQueue(Unpicklable):
     def _reset(self) -> None:
         """Initialize the state in which all requests are idle and no thread uses the queue."""
         self._forks = forks.count
-        self._watchers = Watchers(len(self._requests))  # call the callbacks of inferences in flight
+        self._watchers = Watchers("ovgpu-callbacks", one_by_one=False)  # end inferences with callbacks
         self._idle = deque(range(len(self._requests)))
-        # Guards the fields below. It is taken by ``with`` itself: a signal handler that raises in the Python code of
-        # `Condition.__enter__` would leave it taken.
+        # Guards the fields below. It is taken by ``with`` itself: a signal handler that raises in Python code between
+        # would leave it taken.
         self._lock = threading.RLock()
-        # Notified when a request becomes idle, or has an inference in flight.
-        self._changed = threading.Condition(self._lock)
         self._running: dict[int, int] = {}  # index of a request -> number of its inference, in the order of starts
         self._started = 0  # number of inferences started
         self._error: BaseException | None = None
         self._callback_threads: set[int] = set()  # ids of the threads in a callback
         self._blocked_callbacks = 0  # number of callbacks that wait for an idle request
-        self._waiting = 0  # number of threads that wait, or are about to
+        # Locks on which threads wait until a request becomes idle, or has an inference in flight. A `Condition` raises
+        # an error of its own if a signal handler raises in `wait`.
+        self._waiters: set[threading.Lock] = set()
 
     def start_async(self, inputs: Any = None, userdata: Any = None, share_inputs: bool = False) -> None:
         """Start an inference with the next idle request; see `InferRequest.infer` for the inputs.
@@ -80,19 +80,16 @@ class AsyncInferQueue(Unpicklable):
                 if callback is None
                 else partial(self._complete, request_id, inference_id, callback)
             )
-            self._requests[request_id].start(inputs, share_inputs, on_done, runner, prompt=False)
+            watchers = None if callback is None else self._watchers
+            self._requests[request_id].start(inputs, share_inputs, on_done, runner, watchers)
         except BaseException:
             if request_id >= 0 and runner.take(CALLER):  # else the inference runs and ends as usual
                 self._release(request_id, inference_id)
             raise
-        else:
-            in_flight = None if callback is None else self._requests[request_id].in_flight
-            if in_flight is not None:
-                self._watchers.put(in_flight)
         finally:
-            if self._waiting:
+            if self._waiters:
                 with self._lock:
-                    self._changed.notify_all()
+                    self._notify()
 
     def wait_all(self) -> None:
         """Wait for all inferences started before this call. Raise the first error since the last call."""
@@ -101,19 +98,24 @@ class AsyncInferQueue(Unpicklable):
             if threading.get_ident() in self._callback_threads:
                 raise RuntimeError("wait_all in a callback would wait for itself")
             last = self._started
-        self._await(lambda: all(inference_id > last for inference_id in self._running.values()), last)
+        self._await(last)
         with self._lock:
             error, self._error = self._error, None
-        if error is not None:
-            raise error
+        try:
+            if error is not None:
+                raise error
+        finally:
+            del self, error  # the error's traceback holds this frame
 
     def is_ready(self) -> bool:
         """Return whether a request is idle, so that `start_async` would not wait."""
         self._check_process()
         with self._lock:
-            in_flight = None if self._idle else self._in_flight()
-        if in_flight is not None and in_flight.is_reached():
-            in_flight.end()
+            in_flight = [] if self._idle else self._in_flight(None)
+        for inference in in_flight:
+            if inference.is_reached():
+                inference.end()
+                break
         return bool(self._idle)
 
     def get_idle_request_id(self) -> int:
@@ -159,43 +161,51 @@ class AsyncInferQueue(Unpicklable):
     def _await_idle(self) -> None:
         """Wait for an idle request. In a callback, raise RuntimeError if the callbacks of all other requests wait too,
         which would be a deadlock."""
-        self._await(lambda: bool(self._idle), None, threading.get_ident() in self._callback_threads)
+        self._await(None, threading.get_ident() in self._callback_threads)
 
-    def _await(self, is_reached: Callable[[], bool], last: int | None, in_callback: bool = False) -> None:
-        """Wait until ``is_reached()``, and end inferences in flight meanwhile, up to the number ``last``."""
-        while True:
-            with self._lock:
-                self._waiting += 1  # before `_in_flight`: a thread that adds one looks at this after it
-                try:
-                    if is_reached():
+    def _await(self, last: int | None, in_callback: bool = False) -> None:
+        """Wait until all inferences up to the number ``last`` have ended, by default until a request is idle. End
+        inferences in flight meanwhile."""
+        notified = threading.Lock()
+        notified.acquire()
+        try:
+            while True:
+                with self._lock:
+                    self._waiters.add(notified)  # before `_in_flight`: a thread that adds one looks at this after it
+                    if self._idle if last is None else all([one > last for one in self._running.values()]):
                         return
                     in_flight = self._in_flight(last)
-                    if in_flight is None:
-                        self._await_change(in_callback)
-                finally:
-                    self._waiting -= 1
-            if in_flight is not None:
-                in_flight.end()
-
-    def _await_change(self, in_callback: bool) -> None:
-        if in_callback and self._blocked_callbacks + 1 >= len(self._requests):
-            raise RuntimeError("start_async in a callback needs an idle request, and all others wait for one too")
-        self._blocked_callbacks += in_callback
-        try:
-            self._changed.wait()
+                    blocks = in_callback and not in_flight
+                    if blocks and self._blocked_callbacks + 1 >= len(self._requests):
+                        raise RuntimeError(
+                            "start_async in a callback needs an idle request, and all others wait for one too"
+                        )
+                    self._blocked_callbacks += blocks
+                if in_flight:
+                    first_to_end(in_flight).end()
+                    continue
+                notified.acquire()
+                with self._lock:
+                    self._blocked_callbacks -= blocks
         finally:
-            self._blocked_callbacks -= in_callback
+            self._waiters.discard(notified)
 
-    def _in_flight(self, last: int | None = None) -> InFlight | None:
-        """Return the inference in flight that this thread should end first, up to the number ``last``."""
-        return first_to_end(self._unwatched(last))
+    def _notify(self) -> None:
+        """Wake the threads that wait. Needs the lock."""
+        for notified in list(self._waiters):
+            if notified.locked():
+                notified.release()
+        self._waiters.clear()  # those that wait on add themselves again
 
-    def _unwatched(self, last: int | None) -> Iterator[InFlight]:
-        """Yield the inferences in flight that no thread ends, in the order of starts."""
-        for request_id, inference_id in self._running.items():
-            in_flight = self._requests[request_id].in_flight if last is None or inference_id <= last else None
-            if in_flight is not None and not in_flight.is_watched:
-                yield in_flight
+    def _in_flight(self, last: int | None) -> list[InFlight]:
+        """Return the inferences in flight that no other thread ends, in the order of starts, up to the number
+        ``last``."""
+        return [
+            in_flight
+            for request_id, inference_id in self._running.items()
+            if (last is None or inference_id <= last)
+            and (in_flight := self._requests[request_id].in_flight) is not None
+        ]
 
     def _complete(
         self,
@@ -205,17 +215,21 @@ class AsyncInferQueue(Unpicklable):
         error: BaseException | None,
     ) -> None:
         """Call the callback after an inference, on the thread that ends it, and make the request idle."""
-        thread = threading.get_ident()
-        try:
-            if error is None and callback is not None:
-                self._callback_threads.add(thread)
+        if error is None and callback is not None:
+            thread = threading.get_ident()
+            self._callback_threads.add(thread)
+            try:
                 callback(self._requests[request_id], self._userdata[request_id])
-        except BaseException as e:
-            error = e
-        with self._lock:
+            except BaseException as e:
+                error = e
             self._callback_threads.discard(thread)
-            self._error = self._error or error
-            self._release(request_id, inference_id)
+        try:
+            with self._lock:
+                if self._running.get(request_id) == inference_id:
+                    self._error = self._error or error
+                    self._release(request_id, inference_id)
+        finally:
+            del self, error  # the error's traceback holds this frame
 
     def _release(self, request_id: int, inference_id: int) -> None:
         """Make the request idle, unless another inference has been started on it."""
@@ -223,8 +237,8 @@ class AsyncInferQueue(Unpicklable):
             if self._running.get(request_id) == inference_id:
                 if request_id not in self._idle:
                     self._idle.append(request_id)
-                del self._running[request_id]  # after it: if a signal handler raises before, the end is repeated
-                self._changed.notify_all()
+                self._notify()
+                del self._running[request_id]  # last: if a signal handler raises before, the end is repeated
 
 
 def _complete(queue: ref[AsyncInferQueue], request_id: int, inference_id: int, error: BaseException | None) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -11,17 +10,15 @@ from ovgpu._util.attributes import attribute
 from ovgpu._util.claim import Claim
 from ovgpu.api.in_flight import InFlight
 from ovgpu.api.request_tensors import RequestTensors
+from ovgpu.api.watchers import Watchers
 from ovgpu.compile.compilation import Compilation
 from ovgpu.request.results import OVDict
 from ovgpu.request.session import Session
-from ovgpu.request.started import Started
 from ovgpu.request.variables import VariableState
 from ovgpu.runtime.plan import Plan
 from ovgpu.runtime.profile import ProfilingInfo, Span
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future, ThreadPoolExecutor
-
     from ovgpu.api.compiled_model import CompiledModel
 
 
@@ -49,9 +46,8 @@ class InferRequest(RequestTensors):
             )
         self._session = Session(other)
         self._owner = Claim()  # the running inference owns the request
-        self._future: Future[None] | InFlight | None = None  # of the inference that was started last
-        self._worker: ThreadPoolExecutor | None = None
-        self._thread = 0  # id of the worker's thread
+        self._last: InFlight | None = None  # the inference that was started last
+        self._watchers = Watchers("ovgpu-request", one_by_one=True)
         self._callback: Callable[[Any], Any] | None = None
         self._userdata: Any = None
 
@@ -90,7 +86,9 @@ class InferRequest(RequestTensors):
             if session.is_forked or not self._owner.take(inference):
                 self._begin(inference)
             before = session.state
-            self._future, session.cancellation.requested = None, False
+            if self._last is not None and not self._last.has_ended:
+                self._end_last()
+            self._last, session.cancellation.requested = None, False
             after = session.infer(inputs, share_inputs)
             results = session.answer(share_outputs, decode_strings, ml_dtypes)
             if after is not before:
@@ -111,8 +109,8 @@ class InferRequest(RequestTensors):
         signal handler interrupts the call, the inference may have been started.
 
         An inference that repeats an earlier one on a CUDA device is enqueued by this call. It ends in the thread that
-        waits for it, unless there is a callback. Any other inference, and the callback, runs on the request's own
-        thread, which ends when the request is dropped, after an inference that is running then and its callback.
+        waits for it, unless there is a callback. Any other inference, and the callback, runs on a thread of the
+        request, one after the other, also if the request is dropped. The thread ends when it has nothing to do.
         """
         if userdata is not None and self._callback is None:
             warnings.warn("There is no callback function to pass `userdata` into!", RuntimeWarning, 2)
@@ -120,9 +118,9 @@ class InferRequest(RequestTensors):
             self._check_idle()
             self._userdata = userdata
         if self._callback is None:
-            self.start(inputs, share_inputs, None, Claim(), prompt=False)
+            self.start(inputs, share_inputs, None, Claim(), None)
         else:
-            self.start(inputs, share_inputs, self._call_back, Claim(), prompt=True)
+            self.start(inputs, share_inputs, self._call_back, Claim(), self._watchers)
 
     def start(
         self,
@@ -130,84 +128,49 @@ class InferRequest(RequestTensors):
         share_inputs: bool,
         on_done: Callable[[BaseException | None], Any] | None,
         runner: Claim,
-        *,
-        prompt: bool,
+        watchers: Watchers | None,
     ) -> None:
         """Start an inference, after which the thread that ends it calls ``on_done`` with None or the error.
 
-        With ``prompt`` it ends on the request's thread as soon as it can. Without, it may be `in_flight` afterwards,
-        and ends when somebody waits for it.
+        An inference that repeats an earlier one is ended by the ``watchers``. Without them, it is `in_flight`
+        afterwards, and ends when somebody waits for it. Any other inference runs on the request's thread.
 
         The inference takes the claim ``runner``. If `start` raises and the inference does not run, `CALLER` can take
         the claim. The inference may run nevertheless if a signal handler raised.
         """
-        inference, last = object(), self._future
+        inference, last, in_flight = object(), None, None
         try:
             self._begin(inference)
-            last = self._future
+            last = self._last
+            if last is not None and not last.has_ended:
+                self._end_last()
             self._session.cancellation.requested = False
-            started = self._session.start(inputs, share_inputs, on_done is not None)
-            if started.launched and not prompt:
-                self._future = InFlight(self._session, started, self._owner, inference, on_done)
+            started = self._session.start(inputs, share_inputs)
+            if not started.launched:
+                watchers = self._watchers
+            in_flight = InFlight(self._session, started, self._owner, inference, on_done, runner, watchers)
+            self._last = in_flight
+            if watchers is None:
                 runner.take(inference)
             else:
-                self._start_thread(started, inference, on_done, runner)
+                watchers.put(in_flight)
         except BaseException:
             if runner.take(CALLER):
                 self._session.backend.abandon()  # the inference may have been enqueued
-                self._future = last
+                if in_flight is not None:
+                    self._last = last
+                    in_flight.drop(None)
                 self._owner.release(inference)
             raise
 
-    def _start_thread(
-        self,
-        started: Started,
-        inference: object,
-        on_done: Callable[[BaseException | None], Any] | None,
-        runner: Claim,
-    ) -> None:
-        """End an inference on the request's thread."""
-        from concurrent.futures import Future, ThreadPoolExecutor  # slow to import: it imports logging
-
-        if self._worker is None:
-            self._worker = ThreadPoolExecutor(1, thread_name_prefix="ovgpu-request")
-        self._future = future = Future[None]()
-        self._worker.submit(self._run_async, started, inference, future, runner, on_done)
-
-    def _run_async(
-        self,
-        started: Started,
-        inference: object,
-        future: Future[None],
-        runner: Claim,
-        on_done: Callable[[BaseException | None], Any] | None,
-    ) -> None:
-        if not runner.take(future):
-            return
-        self._thread = threading.get_ident()
-        error: BaseException | None = None
-        try:
-            self._session.state = self._session.finish(started)
-        except BaseException as e:
-            error = e
-        self._owner.release(inference)
-        try:
-            if on_done is not None:
-                on_done(error)
-        except BaseException as e:
-            error = e
-        if error is None:
-            future.set_result(None)
-        else:
-            future.set_exception(error)
-        del error  # its traceback refers to this frame
-
     def _call_back(self, error: BaseException | None) -> None:
-        if error is None and self._callback is not None:
-            try:
+        try:
+            if error is None and self._callback is not None:
                 self._callback(self._userdata)
-            except Exception as e:
-                raise RuntimeError(f"the callback raised {type(e).__name__}: {e}") from e
+        except Exception as e:
+            raise RuntimeError(f"the callback raised {type(e).__name__}: {e}") from e
+        finally:
+            del self  # the error's traceback holds this frame
 
     def wait(self) -> None:
         """Wait for the inference that was started and its callback, and raise their errors.
@@ -216,43 +179,40 @@ class InferRequest(RequestTensors):
         shows whether it succeeds and the state is the new one.
         """
         self._check_process()
-        future = self._future
-        if isinstance(future, InFlight) or (
-            future is not None and (future.done() or threading.get_ident() != self._thread)
-        ):
-            future.result()
+        last = self._last
+        try:
+            if last is not None:
+                last.wait()
+        finally:
+            del self, last  # the error's traceback holds this frame
 
     def wait_for(self, timeout: int) -> bool:
-        """Wait at most ``timeout`` milliseconds. Return whether an inference was started and has ended."""
+        """Wait at most ``timeout`` milliseconds. Return whether an inference was started and has ended, with its
+        callback. Raises its error."""
         self._check_process()
-        future = self._future
-        if future is None:
-            return False
-        if isinstance(future, InFlight):
-            if not future.wait_for(timeout / 1000):
-                return False
-            future.result()
-            return True
+        last = self._last
         try:
-            future.result(timeout / 1000)
-        except TimeoutError:
-            if future.done():  # the inference itself raised it
-                raise
-            return False
-        return True
+            if last is None or not last.wait_for(timeout / 1000):
+                return False
+            last.wait()
+            return True
+        finally:
+            del self, last  # the error's traceback holds this frame
 
     @property
     def in_flight(self) -> InFlight | None:
         """The inference that was started and ends when somebody waits for it; None if there is none."""
-        future = self._future
-        return future if isinstance(future, InFlight) and not future.has_ended else None
+        last = self._last
+        return None if last is None or last.has_ended or last.is_watched else last
 
     def cancel(self) -> None:
         """Cancel the inference that runs or was started: `infer` or `wait` raises RuntimeError; the state is unchanged.
 
         The inference ends after its current step or iteration, on a CUDA device after its current graph.
         """
-        self._session.cancellation.requested = True
+        last = self._last
+        if last is None or not last.has_run():
+            self._session.cancellation.requested = True
 
     def set_callback(self, callback: Callable[[Any], Any], userdata: Any = None) -> None:
         """Set ``callback(userdata)``, called after each asynchronous inference that succeeds, on the request's thread.
@@ -284,9 +244,15 @@ class InferRequest(RequestTensors):
                 raise RuntimeError("Infer Request is busy")
 
     def _end_reached(self) -> None:
-        """End the inference in flight, if the device has done its work, and no other thread will call its callback."""
+        """End the inference in flight, if the device has done its work."""
         in_flight = self.in_flight
-        if in_flight is not None and not in_flight.is_watched and in_flight.is_reached():
+        if in_flight is not None and in_flight.is_reached():
+            in_flight.end()
+
+    def _end_last(self) -> None:
+        """Do what is left of the end of an inference that a signal handler has interrupted: the next one begins."""
+        in_flight = self.in_flight
+        if in_flight is not None:
             in_flight.end()
 
     def _check_process(self) -> None:
@@ -295,12 +261,9 @@ class InferRequest(RequestTensors):
         if not self._session.is_forked:
             return
         self._session.continue_forked()
-        if isinstance(self._future, InFlight) or (self._future is not None and not self._future.done()):
-            from concurrent.futures import Future
-
-            self._future = Future()
-            self._future.set_exception(RuntimeError("the inference runs in the process that this one was forked from"))
-        self._owner, self._worker = Claim(), None
+        if self._last is not None and not self._last.has_ended:
+            self._last.drop(RuntimeError("the inference runs in the process that this one was forked from"))
+        self._owner, self._watchers = Claim(), Watchers("ovgpu-request", one_by_one=True)
 
     # ---- results
 

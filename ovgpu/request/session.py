@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from time import perf_counter
 from typing import Any, NoReturn
 
@@ -40,14 +40,13 @@ class Session(RequestPrograms):
         super().__init__(compilation)
         self._doubts_results = compilation.may_widen
         self._answering: DirectCall | None = None  # the direct call that the last inference was
-        self._completions: dict[bool, Completion] = {}  # by the argument of `RemoteBackend.completion`
+        self._completion: Completion | None = None  # of launched inferences
         self._forks = forks.count
 
     def __del__(self) -> None:
         with suppress(Exception):  # the device has failed, or the interpreter ends
-            if not self.is_forked:
-                for completion in self._completions.values():  # the device may still use the session's memory
-                    completion.wait()
+            if self._completion is not None and not self.is_forked:
+                self._completion.wait()  # the device may still use the session's memory
 
     @property
     def state(self) -> Snapshot:
@@ -98,12 +97,12 @@ class Session(RequestPrograms):
             self.backend.restore(nesting)
             raise
 
-    def start(self, inputs: Any, share: bool, sleeping: bool) -> Started:
+    def start(self, inputs: Any, share: bool) -> Started:
         """Set inputs, and enqueue the inference if it repeats an earlier one, after the work that this thread has
         enqueued on device arrays. `finish` ends it.
 
-        ``sleeping``: see `RemoteBackend.completion`. After an exception, also of a signal handler, the device runs
-        nothing, and the thread's current device and stream are as before. Raises: the errors of `set_inputs`.
+        After an exception, also of a signal handler, the device runs nothing, and the thread's current device and
+        stream are as before. Raises: the errors of `set_inputs`.
         """
         begin = perf_counter()
         call = self._take_direct(inputs, share) if self._direct else None
@@ -113,7 +112,7 @@ class Session(RequestPrograms):
                 self.set_inputs(inputs, share)
                 self.wait_for_producers()
             if is_remote(self.backend):
-                self._launch(started, self.backend, sleeping)
+                self._launch(started, self.backend)
         except BaseException:
             self.backend.abandon()
             self.backend.restore(nesting)
@@ -190,18 +189,22 @@ class Session(RequestPrograms):
         self.latency = seconds * 1000
         return after
 
-    def _launch(self, started: Started, backend: RemoteBackend, sleeping: bool) -> None:
+    def _launch(self, started: Started, backend: RemoteBackend) -> None:
         """Enqueue an inference if it repeats an earlier one. After an error nothing runs: `finish` shall report it."""
-        completion = self._completions.get(sleeping)
-        if completion is None:
-            completion = self._completions[sleeping] = backend.completion(sleeping)
         try:
+            completion = self._completion
+            if completion is None:
+                completion = self._completion = backend.completion()
             completion.begin()
-            if started.call is None:
+            call = started.call
+            if call is None:
                 started.replay, started.after = self._enqueue() or (None, None)
-            elif started.call.launch():
-                started.replay = started.call.replay
+            elif call.launch():
+                started.replay = call.replay
                 started.after = started.replay.after or self.variables.now
+            else:  # another device is current, say
+                with self._copies_kept(call):
+                    started.replay, started.after = self._enqueue() or (None, None)
             if started.replay is not None:
                 completion.end()
                 started.completion = completion
@@ -209,12 +212,8 @@ class Session(RequestPrograms):
             backend.abandon()
 
     def _run_with_copies(self, call: DirectCall | None) -> Snapshot:
-        """Run an inference in the general way, with the copies of inputs that an attempt has made: it may have
-        overwritten their sources. The attempt was ``call``, or a replay."""
-        if call is not None:
-            for input_ in self.inputs:
-                input_.has_copy = input_.shared_host is not None
-        with self._inputs_kept():
+        """Run an inference in the general way, after an attempt, which was ``call``, or a replay."""
+        with self._copies_kept(call):
             return self.run()
 
     def run(self, infer: Callable[[], Snapshot] | None = None) -> Snapshot:
@@ -282,6 +281,14 @@ class Session(RequestPrograms):
         self.compilation.widened()
         with self._inputs_kept():
             return self._infer_with_retry(infer)
+
+    def _copies_kept(self, call: DirectCall | None) -> AbstractContextManager[None]:
+        """Repeat an inference in the block with the copies of inputs that ``call``, or a replay, has made: it may have
+        overwritten their sources."""
+        if call is not None:
+            for input_ in self.inputs:
+                input_.has_copy = input_.shared_host is not None
+        return self._inputs_kept()
 
     @contextmanager
     def _inputs_kept(self) -> Iterator[None]:

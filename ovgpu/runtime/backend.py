@@ -280,11 +280,8 @@ class RemoteBackend(Backend, Protocol):
     def convert(self, source: Array, target: Array) -> None:
         """Copy a device array of any layout and element type into another one of the same shape."""
 
-    def completion(self, sleeping: bool) -> Completion:
-        """Return a completion for inferences of this request, one after the other.
-
-        ``sleeping``: a thread that waits for it leaves its core to others, and wakes later, by some ten microseconds.
-        """
+    def completion(self) -> Completion:
+        """Return a completion for inferences of this request, one after the other."""
 
 
 def is_remote(backend: Backend) -> TypeGuard[RemoteBackend]:

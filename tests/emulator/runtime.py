@@ -7,7 +7,7 @@ from typing import Any
 from . import device as emulated
 from . import memory
 from .state import CUDARuntimeError, counters
-from .stream import find_stream, refuse_device_wide, refuse_while_capturing
+from .stream import find_event, find_stream, refuse_device_wide, refuse_while_capturing
 from .stream import synchronize_all as _synchronize_all
 
 __all__ = ["CUDARuntimeError"]
@@ -123,8 +123,8 @@ def streamIsCapturing(stream: int) -> bool:
 
 
 def eventQuery(event: int) -> int:
-    """Return 0, cudaSuccess: work is done when the call that enqueues it returns."""
-    return 0
+    """Return the status of an event, see `Event.query`. It raises nothing, unlike the other functions."""
+    return find_event(event).query()
 
 
 def graphDestroy(graph: int) -> None:

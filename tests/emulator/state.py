@@ -11,6 +11,7 @@ from .toolchain import EmulatorError
 __all__ = ["CUDARuntimeError", "CaptureError", "Counters", "EmulatorError", "counters", "thread_order"]
 
 INVALID_VALUE = 1
+NOT_READY = 600
 ILLEGAL_ADDRESS = 700
 LAUNCH_FAILURE = 719
 COOPERATIVE_TOO_LARGE = 720

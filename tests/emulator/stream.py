@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Protocol, Self
 
 from . import device, state
-from .state import CaptureError, CUDARuntimeError, counters
+from .state import CAPTURE_UNSUPPORTED, NOT_READY, CaptureError, CUDARuntimeError, counters
 
 
 class Node(Protocol):
@@ -101,6 +101,8 @@ block_of: Callable[[int], int | None] = _unknown  # device block that holds an a
 _handles = itertools.count(0x5000_0000, 0x100)
 _streams: weakref.WeakValueDictionary[int, Stream] = weakref.WeakValueDictionary()
 _captures: list[Capture] = []
+TRANSIENT = (NOT_READY, CAPTURE_UNSUPPORTED)
+_events: weakref.WeakValueDictionary[int, Event] = weakref.WeakValueDictionary()
 _thread = threading.local()
 
 
@@ -239,10 +241,16 @@ Stream.ptds = Stream(ptds=True)
 
 
 class Event:
-    """cupy.cuda.Event."""
+    """cupy.cuda.Event.
+
+    Work is done when the call that enqueues it returns, so queries answer 0. Before that, they answer the statuses in
+    ``answers``, each once if it is one of `TRANSIENT`. Any other stays, as the error of a device that has failed.
+    """
 
     def __init__(self, block: bool = False, disable_timing: bool = False, interprocess: bool = False) -> None:
         self.ptr = next(_handles)
+        _events[self.ptr] = self
+        self.answers: list[int] = []
         self.capture: Capture | None = None
         self.covers: dict[int, int] = {}
         self.time: float | None = None
@@ -253,7 +261,14 @@ class Event:
     @property
     def done(self) -> bool:
         self._refuse_captured("Event.done")
-        return True
+        return not self.query()
+
+    def query(self) -> int:
+        """Return the next status."""
+        if not self.answers:
+            self._end_work()
+            return 0
+        return self.answers.pop(0) if self.answers[0] in TRANSIENT else self.answers[0]
 
     def record(self, stream: Stream | None = None) -> None:
         stream = stream or get_current_stream()
@@ -266,9 +281,16 @@ class Event:
 
     def synchronize(self) -> None:
         self._refuse_captured("Event.synchronize()")
+        while self.answers and self.answers[0] == NOT_READY:
+            self.answers.pop(0)
+        if self.answers:
+            raise CUDARuntimeError(self.answers[0], f"cudaError {self.answers[0]}")
+        self._end_work()
+        counters.synchronizations += 1
+
+    def _end_work(self) -> None:
         if self.in_flight is not None and self.in_flight[0].count == self.in_flight[1]:
             self.in_flight[0].clear()
-        counters.synchronizations += 1
 
     def _refuse_captured(self, what: str) -> None:
         if self.capture is not None and self.capture in _captures:
@@ -351,6 +373,14 @@ def find_stream(ptr: int) -> Stream:
     if stream is None:
         raise CUDARuntimeError(400, f"cudaErrorInvalidResourceHandle: no stream has the handle {ptr:#x}")
     return stream
+
+
+def find_event(ptr: int) -> Event:
+    """Return the live event with this handle."""
+    event = _events.get(ptr)
+    if event is None:
+        raise CUDARuntimeError(400, f"cudaErrorInvalidResourceHandle: no event has the handle {ptr:#x}")
+    return event
 
 
 def check_null_stream(stream: Stream) -> None:

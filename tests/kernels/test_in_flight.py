@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import ovgpu as ov
+from ovgpu._util import threads
 from ovgpu.api.watchers import PATIENCE
 from ovgpu.backends.cuda.completion import EventCompletion
 from ovgpu.backends.cuda.graphs import Graphs
@@ -125,7 +126,7 @@ def test_no_thread_runs(request_: Any, general: Count) -> None:
     np.testing.assert_array_equal(request_.infer([X, X])[0], X + X)
     request_.start_async([X, Y])
     assert request_.wait_for(0)
-    assert threading.active_count() == threads and not general()
+    assert threading.active_count() <= threads and not general()
 
 
 def test_busy(request_: Any, card: Card) -> None:
@@ -436,7 +437,7 @@ def test_queues_without_a_callback_go_at_once(compiled: Any) -> None:
         assert [session() for session in sessions] == [None, None]
     finally:
         gc.enable()
-    assert threading.active_count() == threads
+    assert threading.active_count() <= threads
 
 
 def test_callbacks_of_a_queue(compiled: Any, card: Card, general: Count) -> None:
@@ -512,7 +513,7 @@ def test_no_other_thread_can_be_started(compiled: Any, card: Card, monkeypatch: 
     queue.set_callback(lambda request, item: calls.append(item))
     card.hold()
     queue.start_async([X, Y], 0)
-    monkeypatch.setattr(queue._watchers._pool, "submit", lambda *args: (_ for _ in ()).throw(RuntimeError("no thread")))
+    monkeypatch.setattr(threads, "start", lambda *args: (_ for _ in ()).throw(RuntimeError("no thread")))
     queue.start_async([X, Y], 1)
     queue.start_async([X, Y], 2)
     card.end()

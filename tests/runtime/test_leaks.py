@@ -122,13 +122,20 @@ def test_threads_of_dropped_requests_end_with_their_inference(device: str) -> No
     """Fifty requests dropped while they run end their inference, and then their threads."""
     compiled, expected = load("lstm_state", device)
     done: list[int] = []
+    dropped = threading.Event()
+
+    def call_back(number: int) -> None:
+        assert dropped.wait(60)
+        done.append(number)
+
     before = workers()
     requests = [compiled.create_infer_request() for _ in range(50)]
     for number, request in enumerate(requests):
-        request.set_callback(done.append, number)
+        request.set_callback(call_back, number)
         request.start_async(expected.calls[0].inputs)
     assert len(workers() - before) == 50
     del requests, request
+    dropped.set()
     deadline = time.monotonic() + 60
     while workers() - before and time.monotonic() < deadline:
         time.sleep(0.01)

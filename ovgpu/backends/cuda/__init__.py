@@ -272,9 +272,9 @@ class CudaBackend:
     def clock(self) -> Clock:
         return EventClock(self.stream)
 
-    def completion(self, sleeping: bool) -> EventCompletion:
+    def completion(self) -> EventCompletion:
         with self.active():
-            return EventCompletion(self.stream, sleeping)
+            return EventCompletion(self.stream)
 
     def order(self, owners: Sequence[Any]) -> None:
         self.waiter.order(owners)

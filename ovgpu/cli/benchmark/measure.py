@@ -168,9 +168,9 @@ def measure_async(
 
     def complete() -> None:
         if done.empty():
-            in_flight = first_to_end(filter(None, (requests[index].in_flight for index in running)))
-            if in_flight is not None:
-                in_flight.end()  # calls `on_done`
+            in_flight = [each for index in running if (each := requests[index].in_flight) is not None]
+            if in_flight:
+                first_to_end(in_flight).end()  # calls `on_done`
         index, group, error = done.get()
         running.remove(index)
         if error is not None:
@@ -192,7 +192,7 @@ def measure_async(
             inputs = sources[index].next(requests[index])
             group = sources[index].group
             running.append(index)
-            requests[index].start(inputs, True, partial(on_done, index, group), Claim(), prompt=False)
+            requests[index].start(inputs, True, partial(on_done, index, group), Claim(), None)
             started, frames = started + 1, frames + sources[index].frames[group]
             elapsed = time.perf_counter() - start
             limits.wait(frames, elapsed)
