@@ -171,22 +171,25 @@ class AsyncInferQueue(Unpicklable):
         try:
             while True:
                 with self._lock:
-                    self._waiters.add(notified)  # before `_in_flight`: a thread that adds one looks at this after it
                     if self._idle if last is None else all([one > last for one in self._running.values()]):
                         return
                     in_flight = self._in_flight(last)
-                    blocks = in_callback and not in_flight
-                    if blocks and self._blocked_callbacks + 1 >= len(self._requests):
-                        raise RuntimeError(
-                            "start_async in a callback needs an idle request, and all others wait for one too"
-                        )
-                    self._blocked_callbacks += blocks
-                if in_flight:
-                    first_to_end(in_flight).end()
-                    continue
-                notified.acquire()
-                with self._lock:
-                    self._blocked_callbacks -= blocks
+                    blocks = not in_flight and notified in self._waiters
+                    if not in_flight:
+                        self._waiters.add(notified)  # look again: who starts an inference looks at this afterwards
+                    if blocks and in_callback:
+                        if self._blocked_callbacks + 1 >= len(self._requests):
+                            raise RuntimeError(
+                                "start_async in a callback needs an idle request, and all others wait for one too"
+                            )
+                        self._blocked_callbacks += 1
+                if blocks:
+                    notified.acquire()
+                    if in_callback:
+                        with self._lock:
+                            self._blocked_callbacks -= 1
+                elif in_flight:
+                    (in_flight[0] if len(in_flight) == 1 else first_to_end(in_flight)).end()
         finally:
             self._waiters.discard(notified)
 
@@ -198,14 +201,16 @@ class AsyncInferQueue(Unpicklable):
         self._waiters.clear()  # those that wait on add themselves again
 
     def _in_flight(self, last: int | None) -> list[InFlight]:
-        """Return the inferences in flight that no other thread ends, in the order of starts, up to the number
-        ``last``."""
-        return [
-            in_flight
-            for request_id, inference_id in self._running.items()
-            if (last is None or inference_id <= last)
-            and (in_flight := self._requests[request_id].in_flight) is not None
-        ]
+        """Return the inferences in flight that no other thread ends, in the order of starts, up to the number ``last``;
+        only the first one that the device has done, if there is one."""
+        found = []
+        for request_id, inference_id in self._running.items():
+            in_flight = self._requests[request_id].in_flight if last is None or inference_id <= last else None
+            if in_flight is not None:
+                if in_flight.is_reached():
+                    return [in_flight]
+                found.append(in_flight)
+        return found
 
     def _complete(
         self,

@@ -7,6 +7,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Protocol, Self
 
 from . import device, state
@@ -102,7 +103,7 @@ _handles = itertools.count(0x5000_0000, 0x100)
 _streams: weakref.WeakValueDictionary[int, Stream] = weakref.WeakValueDictionary()
 _captures: list[Capture] = []
 TRANSIENT = (NOT_READY, CAPTURE_UNSUPPORTED)
-_events: weakref.WeakValueDictionary[int, Event] = weakref.WeakValueDictionary()
+_events: dict[int, weakref.ref[Event]] = {}
 _thread = threading.local()
 
 
@@ -249,7 +250,7 @@ class Event:
 
     def __init__(self, block: bool = False, disable_timing: bool = False, interprocess: bool = False) -> None:
         self.ptr = next(_handles)
-        _events[self.ptr] = self
+        _events[self.ptr] = weakref.ref(self, partial(_forget, self.ptr))
         self.answers: list[int] = []
         self.capture: Capture | None = None
         self.covers: dict[int, int] = {}
@@ -261,14 +262,7 @@ class Event:
     @property
     def done(self) -> bool:
         self._refuse_captured("Event.done")
-        return not self.query()
-
-    def query(self) -> int:
-        """Return the next status."""
-        if not self.answers:
-            self._end_work()
-            return 0
-        return self.answers.pop(0) if self.answers[0] in TRANSIENT else self.answers[0]
+        return not query(self.ptr)
 
     def record(self, stream: Stream | None = None) -> None:
         stream = stream or get_current_stream()
@@ -285,10 +279,11 @@ class Event:
             self.answers.pop(0)
         if self.answers:
             raise CUDARuntimeError(self.answers[0], f"cudaError {self.answers[0]}")
-        self._end_work()
+        self.end_work()
         counters.synchronizations += 1
 
-    def _end_work(self) -> None:
+    def end_work(self) -> None:
+        """Note that the host knows that all work before the event has ended."""
         if self.in_flight is not None and self.in_flight[0].count == self.in_flight[1]:
             self.in_flight[0].clear()
 
@@ -375,12 +370,20 @@ def find_stream(ptr: int) -> Stream:
     return stream
 
 
-def find_event(ptr: int) -> Event:
-    """Return the live event with this handle."""
-    event = _events.get(ptr)
+def query(ptr: int) -> int:
+    """Return the next status of the live event with this handle: 0, cudaSuccess, after its ``answers``."""
+    found = _events.get(ptr)
+    event = None if found is None else found()
     if event is None:
-        raise CUDARuntimeError(400, f"cudaErrorInvalidResourceHandle: no event has the handle {ptr:#x}")
-    return event
+        return 400  # cudaErrorInvalidResourceHandle
+    if event.answers:
+        return event.answers.pop(0) if event.answers[0] in TRANSIENT else event.answers[0]
+    event.end_work()
+    return 0
+
+
+def _forget(ptr: int, event: weakref.ref[Event]) -> None:
+    del _events[ptr]
 
 
 def check_null_stream(stream: Stream) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import time
 from typing import Any
 from weakref import ref
 
@@ -53,6 +54,7 @@ def test_the_first_that_ends_is_called_first(compiled: Any, card: Card) -> None:
     for n in range(3):
         queue.start_async([X, Y], n)
     for index in (2, 1, 0):
+        time.sleep(0.02)  # until the thread of the queue waits
         card.end(index)
         assert called.acquire(timeout=SECONDS)
     queue.wait_all()
