@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -217,6 +218,31 @@ def test_every_line_of_an_asynchronous_inference(device: str, interrupted: str) 
             request.wait()
             assert same(states(request), after), f"line {at}"
     assert at > (30 if interrupted == "start_async" or device != "CPU" else 3)
+
+
+def test_a_state_that_is_reset_after_an_interrupted_wait(device: str) -> None:
+    """At whatever line `wait` was interrupted, the next one does not set the state again."""
+    case = CASES["totals"]
+    request = case.request(device)
+    for _ in range(WARM_UP):
+        case.lead(request)
+        request.infer(case.step)
+    request.reset_state()
+    initial = states(request)
+    interruption, at = Interruption(0), 0
+    while interruption.lines >= at:
+        at += 1
+        case.lead(request)
+        request.start_async(case.step)
+        interruption = Interruption(at)
+        with suppress(KeyboardInterrupt), interruption:
+            request.wait()
+        if device == "CPU":
+            request.wait()  # the request's thread runs the inference
+        request.reset_state()
+        request.wait()
+        assert same(states(request), initial), f"line {at}"
+    assert at > (30 if device != "CPU" else 3)
 
 
 @pytest.mark.parametrize("called", [False, True], ids=["alone", "with-a-callback"])
