@@ -129,7 +129,7 @@ class AsyncInferQueue(Unpicklable):
 
     def set_callback(self, callback: Callable[[InferRequest, Any], Any]) -> None:
         """Set ``callback(request, userdata)``, called after each inference that is started from now on and succeeds, on
-        a thread of the queue or of the request."""
+        a thread of the queue or of the request, and on no thread that waits."""
         if not callable(callback):
             raise TypeError(f"a callback is callable, got {type(callback).__name__}")
         self._callback = callback

@@ -12,7 +12,7 @@ from ovgpu.api.in_flight import LEAST_PAUSE, InFlight, first_to_end
 PATIENCE = 2e-3
 """Seconds after which another thread takes over from a callback."""
 LINGER = 0.05
-"""Seconds that a thread waits for another role, before it ends."""
+"""Seconds that a thread waits for another role, before it ends. The interpreter waits for that when it exits."""
 
 
 class Watchers:

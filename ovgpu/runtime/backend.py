@@ -101,7 +101,7 @@ class Completion(Protocol):
         """Return whether the work between `begin` and `end` is done, or has failed."""
 
     def wait(self) -> None:
-        """Wait for the work between `begin` and `end`. Raise the device's errors."""
+        """Wait for the work between `begin` and `end`. Raise the device's errors, and exceptions of signal handlers."""
 
     def seconds(self) -> float:
         """Return the seconds between `begin` and `end` on the device; the work must be done."""

@@ -7,7 +7,7 @@ from typing import Any
 from . import device as emulated
 from . import memory
 from .state import CUDARuntimeError, counters
-from .stream import find_stream, query, refuse_device_wide, refuse_while_capturing
+from .stream import find_stream, query_event, refuse_device_wide, refuse_while_capturing
 from .stream import synchronize_all as _synchronize_all
 
 __all__ = ["CUDARuntimeError"]
@@ -122,7 +122,7 @@ def streamIsCapturing(stream: int) -> bool:
     return find_stream(stream).is_capturing()
 
 
-eventQuery = query
+eventQuery = query_event
 
 
 def graphDestroy(graph: int) -> None:

@@ -262,7 +262,7 @@ class Event:
     @property
     def done(self) -> bool:
         self._refuse_captured("Event.done")
-        return not query(self.ptr)
+        return not query_event(self.ptr)
 
     def record(self, stream: Stream | None = None) -> None:
         stream = stream or get_current_stream()
@@ -279,10 +279,10 @@ class Event:
             self.answers.pop(0)
         if self.answers:
             raise CUDARuntimeError(self.answers[0], f"cudaError {self.answers[0]}")
-        self.end_work()
+        self._end_work()
         counters.synchronizations += 1
 
-    def end_work(self) -> None:
+    def _end_work(self) -> None:
         """Note that the host knows that all work before the event has ended."""
         if self.in_flight is not None and self.in_flight[0].count == self.in_flight[1]:
             self.in_flight[0].clear()
@@ -370,7 +370,7 @@ def find_stream(ptr: int) -> Stream:
     return stream
 
 
-def query(ptr: int) -> int:
+def query_event(ptr: int) -> int:
     """Return the next status of the live event with this handle: 0, cudaSuccess, after its ``answers``."""
     found = _events.get(ptr)
     event = None if found is None else found()
@@ -378,7 +378,7 @@ def query(ptr: int) -> int:
         return 400  # cudaErrorInvalidResourceHandle
     if event.answers:
         return event.answers.pop(0) if event.answers[0] in TRANSIENT else event.answers[0]
-    event.end_work()
+    event._end_work()
     return 0
 
 
