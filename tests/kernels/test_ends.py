@@ -1,4 +1,4 @@
-"""Which thread ends an asynchronous inference on a card, when, and what it leaves."""
+"""Ends of asynchronous inferences on a card: in which thread they come, when, and what they leave."""
 
 from __future__ import annotations
 
