@@ -174,14 +174,12 @@ def test_threads_that_outlive_the_main_thread() -> None:
 
 def test_inferences_that_run_at_exit() -> None:
     """They end, and call back, before the interpreter exits."""
-    assert (
-        run("""
+    printed = run("""
         import time
         queue, request = ov.AsyncInferQueue(model, 2), model.create_infer_request()
-        queue.set_callback(lambda request, item: (time.sleep(0.05), print("queue", flush=True)))
+        queue.set_callback(lambda request, item: (time.sleep(0.2), print("queue", flush=True)))
         request.set_callback(lambda item: (time.sleep(0.2), print("request", flush=True)))
         queue.start_async(x)
         request.start_async(x)
     """)
-        == "queue\nrequest\n"
-    )
+    assert sorted(printed.split()) == ["queue", "request"]
