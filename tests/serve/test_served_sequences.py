@@ -357,7 +357,7 @@ def test_a_step_that_nobody_waits_for_counts(repository: Path) -> None:
         assert numbered(client, 1, sequence_start=True) == 1
         leave.clear()
         entered.clear()
-        with pytest.raises(InferenceServerException, match="(?i)deadline"):  # the client's or the server's
+        with pytest.raises(InferenceServerException, match=r"(?i)deadline"):  # the client's or the server's
             client.client.infer(
                 "sums",
                 client.inputs({"x": X}),
