@@ -58,7 +58,7 @@ class LargeOwnMemory(NamedTuple):
 
 
 class DeviceMemory(NamedTuple):
-    """Location of a tensor in device memory."""
+    """Location of a tensor, or of an array that the caller shares, in device memory."""
 
     io: RequestInput | RequestOutput
     address: int
@@ -66,11 +66,12 @@ class DeviceMemory(NamedTuple):
     strides: tuple[int, ...]
 
     def is_current(self) -> bool:
-        """Return whether the input or output has a tensor there."""
-        tensor = self.io._tensor
-        if tensor is None or self.io.shared_array is not None or isinstance(tensor._buffer, np.ndarray):
+        """Return whether the input or output has a tensor or array there."""
+        tensor, array = self.io._tensor, self.io.shared_array
+        if array is None and tensor is not None:
+            array = tensor._buffer
+        if array is None or isinstance(array, np.ndarray):
             return False
-        array = tensor._buffer
         return (array.data.ptr, array.shape, array.strides) == (self.address, self.shape, self.strides)
 
 
@@ -227,7 +228,9 @@ def _input_location(input_: RequestInput) -> Location | None:
 def _location(io: RequestInput | RequestOutput) -> Location | None:
     """Return the location of a tensor that inferences read or write in place; None for any other tensor."""
     tensor = io._tensor
-    if tensor is None or io.shared_array is not None:
+    if io.shared_array is not None:
+        return None if isinstance(io.shared_array, np.ndarray) else _on_device(io, io.shared_array)
+    if tensor is None:
         return None
     large = isinstance(tensor, ResultTensor)  # downloaded when it is read
     if tensor is io.own and isinstance(tensor, StagedTensor) and (tensor.pinned or large):
@@ -236,7 +239,10 @@ def _location(io: RequestInput | RequestOutput) -> Location | None:
         return OwnMemory(io, tensor._buffer)
     if not tensor.remote or isinstance(tensor, BatchedTensor):
         return None
-    array = tensor._array
+    return _on_device(io, tensor._array)
+
+
+def _on_device(io: RequestInput | RequestOutput, array: Array) -> Location | None:
     if not array.flags.c_contiguous or not array.size or io.port.element_type.is_dynamic():
         return None
     return DeviceMemory(io, array.data.ptr, array.shape, array.strides)

@@ -70,6 +70,25 @@ def test_tensors_on_the_device(compiled: Any, search_count: Count) -> None:
             assert search_count()
 
 
+def test_arrays_on_the_device(compiled: Any, search_count: Count) -> None:
+    """Arrays that are shared with each call are replayed where they are, from their third call on."""
+    model = compiled(nets.one())
+    x, y = (cp.asarray(X) for _ in range(2))
+    for n in range(5):
+        x[...] = cp.asarray(n * X)
+        np.testing.assert_array_equal(model([x])[0], np.abs(n * X))
+        assert (search_count() == 0) == (n > 2)
+    x[...] = cp.asarray(X)
+    for n in range(5):  # other addresses, in turn
+        y[...] = cp.asarray((n - 2) * X)
+        for array, wanted in ((y, (n - 2) * X), (x, X)):
+            np.testing.assert_array_equal(model([array])[0], np.abs(wanted))
+        assert (search_count() == 0) == (n > 2)
+    np.testing.assert_array_equal(model([cp.asarray(2 * X.astype(np.float64))])[0], np.abs(2 * X))  # it is converted
+    np.testing.assert_array_equal(model([cp.asarray(np.ones((3, 2), np.float32)).T])[0], np.ones((2, 3)))
+    np.testing.assert_array_equal(model([3 * X])[0], np.abs(3 * X))
+
+
 def test_tensors_on_the_host(compiled: Any, search_count: Count) -> None:
     """Inferences with the request's own tensors are replayed, and those with tensors and arrays that are copied."""
     request = compiled(nets.one()).create_infer_request()
