@@ -33,6 +33,48 @@ __global__ void copy_rows(const RowCopies<COUNT> copies, const RowPairs pairs) {
   }
 }
 
+constexpr int MAX_TOKEN_ROWS = 128;  // slots whose tokens a launch copies: the arguments have less than 4 KB
+
+// A pair of KV caches [slots, outer, capacity, inner], in elements of T. Slots and capacity may differ.
+struct TokenCopy {
+  const void* source;
+  void* target;
+  long long outer, inner, source_capacity, target_capacity;
+};
+
+template <int COUNT>
+struct TokenCopies {
+  TokenCopy copy[COUNT];
+};
+
+// Slots in the source and in the target, the number of tokens that are copied, and the end of those that are written.
+struct TokenRows {
+  unsigned int copied[MAX_TOKEN_ROWS], end[MAX_TOKEN_ROWS];
+  unsigned short from[MAX_TOKEN_ROWS], to[MAX_TOKEN_ROWS];
+};
+
+// Copy tokens 0 to copied[p] of slot from[p] of each source to slot to[p] of its target, where tokens copied[p] to
+// end[p] become zero. If source and target are the same, tokens stay where they are. Blocks (x: parts of a slot,
+// y: slot, z: caches).
+template <typename T, int COUNT>
+__global__ void copy_tokens(const TokenCopies<COUNT> copies, const TokenRows rows) {
+  const TokenCopy& copy = copies.copy[blockIdx.z];
+  const unsigned int slot = blockIdx.y;
+  const long long source_size = copy.source_capacity * copy.inner, target_size = copy.target_capacity * copy.inner;
+  const T* source = static_cast<const T*>(copy.source) + rows.from[slot] * copy.outer * source_size;
+  T* target = static_cast<T*>(copy.target) + rows.to[slot] * copy.outer * target_size;
+  const long long copied = rows.copied[slot] * copy.inner, end = rows.end[slot] * copy.inner;
+  const long long step = static_cast<long long>(gridDim.x) * blockDim.x;
+  for (long long i = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x; i < copy.outer * end; i += step) {
+    const long long outer = i / end, at = i - outer * end;
+    if (at >= copied) {
+      target[outer * target_size + at] = T{};
+    } else if (copy.source != copy.target) {
+      target[outer * target_size + at] = source[outer * source_size + at];
+    }
+  }
+}
+
 // A KV cache [slots, outer, capacity, inner], in elements of T.
 struct Cache {
   void* memory;

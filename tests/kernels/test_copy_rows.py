@@ -9,7 +9,7 @@ import pytest
 
 from ovgpu.backends.cpu import CpuBackend
 from ovgpu.backends.cuda import CudaBackend
-from ovgpu.ops.fused.copy_rows import MAX_PAIRS, CopyRows, MoveRows
+from ovgpu.ops.fused.copy_rows import MAX_PAIRS, MAX_TOKEN_ROWS, CopyRows, CopyTokens, MoveRows
 
 Array = np.ndarray[Any, Any]
 ROWS = ((2, 0), (0, 3), (1, 1))
@@ -132,3 +132,56 @@ def test_rows_of_caches_are_moved(name: str, count: int, moves: Any, cleared: An
         call()
     for x, right in zip(caches, wanted):
         np.testing.assert_array_equal(x, right)
+
+
+def larger(shape: tuple[int, ...], capacity: int) -> tuple[int, ...]:
+    """Return the shape of a cache with 4 slots of another capacity."""
+    return (4, shape[1], capacity, shape[3])
+
+
+@pytest.mark.parametrize("capacity", [9, 12, 7], ids=["same-capacity", "larger", "smaller"])
+@pytest.mark.parametrize("name", CACHES)
+def test_tokens_are_copied_to_other_caches(name: str, capacity: int, emulated: str) -> None:
+    rng = np.random.default_rng(0)
+    sources = [rng.integers(-99, 99, shape).astype(dtype) for shape, dtype in CACHES[name]]
+    targets = [rng.integers(-99, 99, larger(shape, capacity)).astype(dtype) for shape, dtype in CACHES[name]]
+    slots = ((2, 0, 5, capacity), (0, 3, 0, 7), (1, 1, 7, 7))
+    wanted = [x.copy() for x in targets]
+    for x, old in zip(wanted, sources):
+        for a, b, copied, end in slots:
+            x[b, :, :copied], x[b, :, copied:end] = old[a, :, :copied], 0
+    op, backend = CopyTokens(axis=2, slots=slots), CudaBackend()
+    with backend.active():
+        arrays = [backend.constant(x) for pair in zip(sources, targets) for x in pair]
+        calls = backend.bind(op, arrays, (), (), ())
+        for call in calls:
+            call()
+        backend.synchronize()
+        for x, right in zip(arrays[1::2], wanted):
+            np.testing.assert_array_equal(backend.to_host(x), right)
+    assert len(calls) == (2 if name == "more-than-a-launch" else 1)
+    for call in CpuBackend().bind(op, [x for pair in zip(sources, targets) for x in pair], (), (), ()):
+        call()
+    for x, right in zip(targets, wanted):
+        np.testing.assert_array_equal(x, right)
+
+
+def test_tokens_of_many_slots_are_cleared_in_place(emulated: str) -> None:
+    """A launch for each `MAX_TOKEN_ROWS` slots; tokens that are kept are not written."""
+    count = 2 * MAX_TOKEN_ROWS + 1
+    cache = np.arange(1, 1 + count * 6, dtype=np.float32).reshape(count, 1, 6, 1)
+    wanted = cache.copy()
+    for i in range(count):
+        wanted[i, :, i % 6 : 5] = 0
+    op, backend = CopyTokens(axis=2, slots=tuple((i, i, i % 6, 5) for i in range(count))), CudaBackend()
+    with backend.active():
+        array = backend.constant(cache)
+        calls = backend.bind(op, [array, array], (), (), ())
+        for call in calls:
+            call()
+        backend.synchronize()
+        np.testing.assert_array_equal(backend.to_host(array), wanted)
+    assert len(calls) == 3
+    for call in CpuBackend().bind(op, [cache, cache], (), (), ()):
+        call()
+    np.testing.assert_array_equal(cache, wanted)

@@ -1,4 +1,5 @@
-"""Internal ops on the states of sequences that share a batch: copies of rows, and moves of tokens in KV caches."""
+"""Internal ops on the states of sequences that share a batch: copies of rows, and copies and moves of
+tokens in KV caches."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.strided import THREADS, bits
 
 MAX_PAIRS = 256  # pairs of rows, or moves, in one launch
+MAX_TOKEN_ROWS = 128  # slots whose tokens are copied in one launch
 COUNTS = (2, 8, 32)  # pairs of tensors, or caches, that a launch takes by value
 MAX_BLOCKS = 64  # blocks that copy one row of one tensor
 CLEAR = 0xFFFFFFFF  # instead of a target: the kernel writes zeros
@@ -65,6 +67,65 @@ class CopyRows(Op):
             (THREADS,),
             (np.array(table, np.int64), np.array(row_indices, np.uint16)),
         )
+
+
+@internal_op
+class CopyTokens(Op):
+    """Copies of the tokens of slots between KV caches ``source_0, target_0, source_1, target_1, ...``, without outputs.
+
+    Caches are dense, ``[slots, ..., capacity, ...]`` with tokens along ``axis``. A source and its target differ only in
+    slots and capacity, or are the same array. For all (a, b, copied, end) in ``slots``, the first ``copied`` tokens of
+    slot a of the source are copied to slot b of the target, whose tokens from ``copied`` to ``end`` become zero.
+    """
+
+    axis: int
+    slots: tuple[tuple[int, int, int, int], ...]
+
+    name: ClassVar[str] = "CopyTokens"
+
+    def numpy(self, k: HostRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> None:
+        between = (slice(None),) * (self.axis - 1)
+        for source, target in _pairs(inputs):
+            for a, b, copied, end in self.slots:
+                if source is not target:
+                    k(_copy, source, (a, *between, slice(0, copied)), target, (b, *between, slice(0, copied)))
+                k(target.__setitem__, (b, *between, slice(copied, end)), 0)
+
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> None:
+        longest = max((end for *_, end in self.slots), default=0)
+        copies = [
+            (
+                source.data.ptr,
+                target.data.ptr,
+                prod(target.shape[1 : self.axis]),
+                prod(target.shape[self.axis + 1 :]) * target.dtype.itemsize,
+                source.shape[self.axis],
+                target.shape[self.axis],
+            )
+            for source, target in _pairs(inputs)
+            if target.size and longest
+        ]
+        for part in _parts(copies, COUNTS[-1]):
+            width = gcd(16, *(n for source, target, _, inner, *_ in part for n in (source, target, inner)))
+            count = next(n for n in COUNTS if n >= len(part))
+            table = [
+                n for source, target, outer, inner, *capacities in part
+                for n in (source, target, outer, inner // width, *capacities)
+            ]  # fmt: skip
+            table += [0] * (6 * count - len(table))
+            largest = max(outer * longest * inner for _, _, outer, inner, *_ in part)
+            blocks = min(-(-largest // width // THREADS), MAX_BLOCKS)
+            for slots in _parts(self.slots, MAX_TOKEN_ROWS):
+                columns = np.zeros((4, MAX_TOKEN_ROWS), np.uint32)
+                columns[:, : len(slots)] = np.array(slots).T
+                packed = columns[2:].tobytes() + columns[:2].astype(np.uint16).tobytes()
+                k.kernel(
+                    "rows.cu",
+                    f"copy_tokens<{bits(width)}, {count}>",
+                    (blocks, len(slots), len(part)),
+                    (THREADS,),
+                    (np.array(table, np.int64), np.frombuffer(packed, np.uint8)),
+                )
 
 
 @internal_op
