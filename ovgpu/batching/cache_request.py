@@ -9,7 +9,6 @@ have. Afterwards one kernel moves the new tokens to the end of their sequences, 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
 from math import prod
 from typing import Any
 
@@ -17,30 +16,28 @@ import numpy as np
 
 from ovgpu.batching.model import BatchedModel
 from ovgpu.batching.request import BatchRequest, RowPairs
+from ovgpu.batching.row_feeds import RowFeeds, Tokens
 from ovgpu.batching.row_inputs import part
 from ovgpu.cache_capacity import cache_capacity
 from ovgpu.compile.compilation import Compilation
 from ovgpu.errors import Error, OpError
-from ovgpu.lowering.program_for import program_for
 from ovgpu.model import Output
 from ovgpu.ops.attention.attention import CachedAttention
 from ovgpu.ops.base.op import Array
 from ovgpu.ops.convert import converted
-from ovgpu.ops.fused.copy_rows import MoveRows
+from ovgpu.ops.fused.copy_rows import CopyTokens, MoveRows
 from ovgpu.ops.shape.reshape import Unsqueeze
-from ovgpu.passes._graph import users_of
 from ovgpu.passes.split_decode import Cache
 from ovgpu.request.device_io import backend_array, tensor_copy
-from ovgpu.request.kv_decode import HOST_BACKEND, HostPart, placeholder
+from ovgpu.request.inputs import RequestInput
 from ovgpu.request.pinned import HostDevicePair, StagingBuffer
-from ovgpu.runtime.backend import FreshMemory
-from ovgpu.runtime.executor import Executor
+from ovgpu.request.replays import Replay
+from ovgpu.request.results import OVDict
 from ovgpu.runtime.state import Snapshot
 from ovgpu.symbolic import Sym
 from ovgpu.tensor import Tensor
 from ovgpu.types import Type
 
-MAX_CACHED_VALUES = 8192  # entries of the cache in `_host_values`
 Extents = tuple[int, ...]
 
 
@@ -50,11 +47,13 @@ class CacheRequest(BatchRequest):
     def __init__(self, compilation: Compilation, batched: BatchedModel) -> None:
         super().__init__(compilation, batched)
         self._arrays: list[Array] = []
-        self._lengths: list[int] = []  # tokens in the caches, for each slot
-        self._new_tokens = 0  # tokens that the last inference appended to each slot
-        self._inputs_of_rows: Mapping[int, Sequence[Any]] = {}
+        self._lengths = np.zeros(0, np.int64)  # tokens in the caches, for each slot; replaced, not changed
+        self._tokens = Tokens(self._lengths, 0, 0, 0)  # of the last inference
+        self._unsettled = False  # whether slots may have tokens of an inference that failed
+        self._given: tuple[Sequence[Any], Sequence[int], Sequence[Sequence[Any]]] = ((), (), ())
         self._lengths_pair = self._staged(StagingBuffer(self.session.backend, False), (2,), Type.i64)
         self._use(compilation)
+        self._compilation = compilation
         self._check_caches()
 
     def check_states(self) -> None:
@@ -67,6 +66,7 @@ class CacheRequest(BatchRequest):
             self._use(self.session.compilation)
             xp = self.session.backend.xp
             self._arrays = [converted(xp, x, cache.type) for x, cache in zip(self._arrays, self._caches)]
+            self._compilation = self.session.compilation  # last: if interrupted before it, all this is done again
 
     def _use(self, compilation: Compilation) -> None:
         """Take the programs of a compilation of the model."""
@@ -75,17 +75,13 @@ class CacheRequest(BatchRequest):
             raise Error(
                 "other layers than attention read the KV caches: sequences of different lengths cannot share a batch"
             )
-        self._compilation, self._programs = compilation, programs
+        self._programs = programs
         self._caches, self._axis = programs.parts.caches, programs.parts.caches[0].axis
         # Inputs that only the host part reads, such as masks, are not stacked: it runs for one sequence at a time.
-        inputs = len(self.session.inputs)
-        self.unstacked = frozenset(range(inputs)) - {*programs.read, self.batched.beams}
-        self._host_parts: dict[Any, HostPart] = {}
-        self._cached_values: dict[Any, Sequence[tuple[Extents, Any]]] = {}
-        self._feeds = [StagingBuffer(self.session.backend, True) for _ in programs.parts.feeds]
-        host = programs.parts.host
-        users = users_of(host)
-        self._read_by_host = [i for i, p in enumerate(host.parameters[:inputs]) if users.get(p.ports[0])]
+        self.unstacked = frozenset(range(len(self.session.inputs))) - {*programs.read, self.batched.beams}
+        self._feeds = RowFeeds(programs, self.batched, self.session.backend, sorted(self.unstacked))
+        self._shapes_used = sorted(self.unstacked.intersection(programs.used))
+        self._replay: tuple[Sequence[Any], Replay] | None = None
 
     def _check_caches(self) -> None:
         """Raise Error if sequences of different lengths cannot share the caches."""
@@ -120,151 +116,99 @@ class CacheRequest(BatchRequest):
     # ---- running
 
     def infer_rows(
-        self, inputs: Mapping[int, Any], active: Mapping[int, Sequence[Any]], begun: Collection[int]
-    ) -> list[Any]:
-        session, self._inputs_of_rows = self.session, active
-        with session.backend.active():
-            for row in range(self.rows):
-                if row not in begun:
-                    self._clear(row)
-        try:
-            session.set_inputs(inputs, not session.backend.remote)
-            session.wait_for_producers()
-            session.state = session.run(self._append)
-            results = session.results(True, self.batched.decode_strings)
-        except BaseException:
-            with suppress(Exception):
-                self._move_tokens(())
-            raise
-        self._move_tokens(active)
-        for row in active:
-            self._lengths[row] += self._new_tokens
-        return list(results.to_tuple())
+        self, inputs: Sequence[Any], rows: Sequence[int], arrays: Sequence[Sequence[Any]], begin: Collection[int]
+    ) -> Sequence[Any]:
+        session = self.session
+        self._settle()
+        self.free_rows(begin)
+        self._given = inputs, rows, arrays
+        for request_input, x in zip(session.inputs, inputs):
+            if x is not None:
+                request_input.set(x, not session.backend.remote)
+        self._unsettled = True
+        session.state = session.run(self._append)
+        results = session.results(False, self.batched.decode_strings)
+        self._move_tokens(rows)
+        lengths = self._lengths.copy()
+        lengths[rows] += self._tokens.end - self._tokens.past
+        self._lengths, self._unsettled, self._given = lengths, False, ((), (), ())
+        return results.to_tuple()
 
-    def _clear(self, row: int) -> None:
-        """Remove the tokens of a slot. Zeros replace them, because a mask does not hide NaN or infinite elements."""
-        if self._lengths[row]:
-            for array in self._arrays:
-                self._write(np.zeros((), array.dtype), array[row])
-            self._lengths[row] = 0
+    def infer_alone(self, inputs: Sequence[Any]) -> OVDict:
+        backend, stacked = self.session.backend, [None if i in self.unstacked else x for i, x in enumerate(inputs)]
+        nesting = backend.nesting()
+        try:
+            return OVDict(self._keys, self.infer_rows(stacked, [0], [inputs], ()))
+        except BaseException:  # also of a signal handler, after which the device may still be current
+            backend.restore(nesting)
+            raise
+
+    def free_rows(self, rows: Collection[int]) -> None:
+        """Remove the tokens of slots. Zeros replace them, because a mask does not hide NaN or infinite elements."""
+        lengths = self._lengths
+        cleared = [(row, row, 0, int(lengths[row])) for row in rows if lengths[row]]
+        if cleared:
+            with self.session.backend.active():
+                self._copy_tokens(self._arrays, self._arrays, cleared)
+            self._lengths = _with(lengths, [row for row, *_ in cleared], 0)
+
+    def _settle(self) -> None:
+        """Make the tokens zero that an inference which failed may have appended or moved."""
+        if self._unsettled and self._arrays:
+            end = min(self._tokens.end, self._arrays[0].shape[self._axis])
+            with self.session.backend.active():
+                self._copy_tokens(
+                    self._arrays, self._arrays, [(row, row, n, end) for row, n in enumerate(self._lengths.tolist())]
+                )
+        self._unsettled = False
 
     def _append(self) -> Snapshot:
         """Run the device part, which appends tokens to all slots of the caches behind the longest sequence."""
         self._update()
-        session, programs = self.session, self._programs
+        session, programs, (inputs, rows, arrays) = self.session, self._programs, self._given
+        shapes = [self._whole_shape(i, arrays[0][i].shape) if x is None else x.shape for i, x in enumerate(inputs)]
+        new_tokens, past = programs.shapes(shapes)[0][self._axis], max(self._lengths.tolist())
+        self._reserve(past + new_tokens)
+        tokens = self._tokens = Tokens(self._lengths, past, past + new_tokens, self._arrays[0].shape[self._axis])
+        self._lengths_pair.host[:] = past, tokens.end
+        appended = [*self._feeds.fill(arrays, rows, tokens), self._lengths_pair]
+        # The device part may depend on shapes of inputs that are not stacked, and on these arrays.
+        key = [*[pair.device for pair in appended], *self._arrays, *[shapes[i] for i in self._shapes_used]]
+        if self._replay is not None and all(map(_equal, self._replay[0], key)) and session.repeat(self._replay[1]):
+            return session.state
         pairs = [
-            self._stand_in(i) if i in self.unstacked else request_input.pair(request_input.read())
+            _stand_in(shapes[i], request_input) if i in self.unstacked else request_input.pair(request_input.read())
             for i, request_input in enumerate(session.inputs)
         ]
-        shapes = programs.shapes([pair.host.shape for pair in pairs])
-        self._new_tokens, past = shapes[0][self._axis], max(self._lengths)
-        self._reserve(past + self._new_tokens)
-        self._lengths_pair.host[:] = past, past + self._new_tokens
-        pairs += [*self._fill_feeds(past), self._lengths_pair, *(HostDevicePair(x, x) for x in self._arrays)]
-        key = session.binding_key([pairs[i] for i in programs.read])
-        session.execute(session.executor(programs.device), pairs, {}, key)
+        pairs += [*appended, *(HostDevicePair(x, x) for x in self._arrays)]
+        executor = session.executor(programs.device)
+        results = session.execute(executor, pairs, {}, session.binding_key([pairs[i] for i in programs.read]))
+        stacked = [i for i in range(len(inputs)) if i in programs.read]
+        replay = session.replay_of(executor, [pairs[i] for i in stacked], [session.inputs[i] for i in stacked], results)
+        self._replay = None if replay is None else (key, replay)
         return session.state
 
-    def _move_tokens(self, active: Collection[int]) -> None:
-        """Move the tokens that were appended to active slots to the end of their sequences. In other slots they become
+    def _whole_shape(self, input_index: int, shape: Extents) -> Extents:
+        """Return the shape of an input for all rows, if it has ``shape`` for one."""
+        axis = self.batched.inputs[input_index]
+        return shape if axis is None else (*shape[:axis], self.rows, *shape[axis + 1 :])
+
+    def _move_tokens(self, rows: Sequence[int]) -> None:
+        """Move the tokens that were appended to ``rows`` to the end of their sequences. In other slots they become
         zeros, because a mask does not hide NaN or infinite elements."""
-        past = max(self._lengths)
-        moves = tuple((row, self._lengths[row]) for row in active if self._lengths[row] < past)
-        cleared = tuple(row for row in range(self.rows) if row not in active)
-        capacity = self._arrays[0].shape[self._axis] if self._arrays else 0
-        count = min(self._new_tokens, capacity - past)  # if the inference failed, there may be no capacity for them
-        if count > 0 and (moves or cleared):
-            op = MoveRows(axis=self._axis, source=past, count=count, moves=moves, cleared=cleared)
+        lengths, past, end, _ = self._tokens
+        moves = [(row, n) for row, n in zip(rows, lengths[rows].tolist()) if n < past]
+        idle = sorted(set(range(self.rows)).difference(rows)) if len(rows) < self.rows else ()
+        if moves or idle:
+            op = MoveRows(axis=self._axis, source=past, count=end - past, moves=tuple(moves), cleared=tuple(idle))
             with self.session.backend.active():
                 for call in self.session.backend.bind(op, self._arrays, (), (), ()):
                     call()
-
-    def _stand_in(self, input_index: int) -> HostDevicePair:
-        """Return an array with the shape of an input for all rows. The device part does not read its elements."""
-        array = next(iter(self._inputs_of_rows.values()))[input_index]
-        axis = self.batched.inputs[input_index]
-        shape = array.shape if axis is None else (*array.shape[:axis], self.rows, *array.shape[axis + 1 :])
-        zeros = np.ndarray(shape, array.dtype, bytes(array.itemsize), 0, (0,) * len(shape))  # one element, strides of 0
-        return HostDevicePair(zeros, zeros)
-
-    def _fill_feeds(self, past: int) -> list[HostDevicePair]:
-        """Return the tensors that the host computes for the device, with the values of each sequence in its row.
-
-        ``past`` is the length of the longest sequence, where new tokens begin in all slots.
-        """
-        parts, capacity = self._programs.parts, self._arrays[0].shape[self._axis]
-        pairs: list[HostDevicePair] = []
-        for row, arrays in self._inputs_of_rows.items():
-            values = self._host_values(arrays, self._lengths[row])
-            for i, (feed, (shape, value)) in enumerate(zip(parts.feeds, values)):
-                if len(pairs) <= i:
-                    whole = (self.rows, *shape[1:-1], capacity if feed.grows else shape[-1])
-                    pairs.append(self._staged(self._feeds[i], whole, feed.port.spec.type))
-                target = pairs[i].host[row]
-                if not feed.grows:
-                    target[...] = value if np.ndim(value) == 0 else value[0]
-                    continue
-                length, new = self._lengths[row], slice(past, past + self._new_tokens)
-                target[..., : new.stop] = False if target.dtype == bool else -np.inf
-                if np.ndim(value) == 0:
-                    target[..., :length] = target[..., new] = value
-                else:
-                    target[..., :length], target[..., new] = value[0, ..., :length], value[0, ..., length:]
-        first = next(iter(self._inputs_of_rows))
-        idle = [row for row in range(self.rows) if row not in self._inputs_of_rows]
-        for pair in pairs:  # rows that are not active compute something finite as well
-            pair.host[idle] = pair.host[first]
-        return pairs
 
     def _staged(self, staging: StagingBuffer, shape: Extents, dtype: Type) -> HostDevicePair:
         """Return arrays on the host and on the device; the same array twice if the device is the host."""
         pair = staging.pair(shape, dtype)
         return pair if self.session.backend.remote else HostDevicePair(pair.host, pair.host)
-
-    def _host_values(self, arrays: Sequence[Any], length: int) -> Sequence[tuple[Extents, Any]]:
-        """Return (shape, elements or the number that fills it) of each feed for a sequence of ``length`` tokens.
-
-        If all elements of each input are equal, such numbers are cached, because sequences reach the same lengths,
-        mostly with a mask of ones.
-        """
-        read = [arrays[i] for i in self._read_by_host if arrays[i] is not None]
-        if not all(x.size and (x == x.flat[0]).all() for x in read):
-            return self._compute_values(arrays, length)
-        key = (length, *(None if x is None else x.shape for x in arrays), *(x.flat[0] for x in read))
-        values = self._cached_values.get(key)
-        if values is None:
-            values = self._compute_values(arrays, length)
-            if all(np.ndim(value) == 0 for _, value in values):
-                if len(self._cached_values) >= MAX_CACHED_VALUES:
-                    self._cached_values.clear()
-                self._cached_values[key] = values
-        return values
-
-    def _compute_values(self, arrays: Sequence[Any], length: int) -> Sequence[tuple[Extents, Any]]:
-        """Run the host part for one sequence; see `_host_values`."""
-        parts = self._programs.parts
-        inputs = [
-            np.zeros(1, request_input.port.element_type.storage) if array is None else array
-            for request_input, array in zip(self.session.inputs, arrays)
-        ]
-        inputs += [placeholder(self._shape(self._caches[i], 1, 0), length, self._caches[i]) for i in parts.shape_caches]
-        self.batched.check(
-            [*(inputs[key].shape[axis] if isinstance(key, int) else length for key, axis in self.batched.dims)]
-        )
-        key = tuple([(x.ndim, x.dtype) for x in inputs])
-        host = self._host_parts.get(key)
-        if host is None:
-            program = program_for(parts.host, inputs, self._programs.hosts)
-            host = self._host_parts[key] = HostPart(Executor(program, HOST_BACKEND, {}))
-        values = host.uniform(inputs)
-        if values is None:
-            values = [(x.shape, x) for x in host.executor.run(inputs, {}, FreshMemory(HOST_BACKEND))]
-        for feed, (shape, _) in zip(parts.feeds, values):
-            if feed.grows and shape[-1] != length + self._new_tokens:
-                raise OpError(f"the mask has {shape[-1]} columns for {length + self._new_tokens} keys").at(
-                    feed.port.node.op.name, feed.port.node.source_location
-                )
-        return values[: len(parts.feeds)]
 
     # ---- caches
 
@@ -282,44 +226,51 @@ class CacheRequest(BatchRequest):
 
     def _replace(self, capacity: int, rows: int, moves: RowPairs) -> None:
         """Replace the caches by larger or smaller ones. ``moves`` are pairs (old slot, new slot) of sequences."""
-        new = [
-            self.session.backend.xp.zeros(self._shape(cache, rows, capacity), cache.type.storage)
-            for cache in self._caches
-        ]
-        for source, target in zip(self._arrays, new):
-            for a, b in moves:
-                if self._lengths[a]:
-                    self._write(source[a], target[(b, *part(self._axis - 1, slice(0, source.shape[self._axis])))])
+        xp, lengths = self.session.backend.xp, self._lengths.tolist()
+        if self._arrays:
+            new = [xp.empty(self._shape(cache, rows, capacity), cache.type.storage) for cache in self._caches]
+            sources = {b: a for a, b in moves}
+            copies = [(a, b, lengths[a], capacity) for b, a in sources.items()]
+            copies += [(0, b, 0, capacity) for b in range(rows) if b not in sources]
+            self._copy_tokens(self._arrays, new, copies)
+        else:
+            new = [xp.zeros(self._shape(cache, rows, capacity), cache.type.storage) for cache in self._caches]
         self._arrays = new
+
+    def _copy_tokens(
+        self, sources: Sequence[Array], targets: Sequence[Array], slots: Sequence[tuple[int, int, int, int]]
+    ) -> None:
+        """Copy tokens between slots of all caches; see `CopyTokens`."""
+        op = CopyTokens(axis=self._axis, slots=tuple(slots))
+        for call in self.session.backend.bind(op, [x for pair in zip(sources, targets) for x in pair], (), (), ()):
+            call()
 
     def copy_states(self, source: BatchRequest, rows: RowPairs) -> None:
         assert isinstance(source, CacheRequest)
         self._update()
         source._update()
+        if not rows:
+            return
         with self.session.backend.active():
-            if rows:
-                self._reserve(max(source._lengths[a] for a, _ in rows))
-            for a, b in rows:
-                self._clear(b)
-                length = self._lengths[b] = source._lengths[a]
-                part_of_row = part(self._axis - 1, slice(0, length))
-                for array, target in zip(source._arrays, self._arrays):
-                    self._write(array[(a, *part_of_row)], target[(b, *part_of_row)])
+            lengths = source._lengths.tolist()
+            self._reserve(max(lengths[a] for a, _ in rows))
+            copies = [(a, b, lengths[a], max(lengths[a], int(self._lengths[b]))) for a, b in rows]
+            if any(end for *_, end in copies):
+                self._copy_tokens(source._arrays, self._arrays, copies)
             self.session.backend.synchronize()
+        self._lengths = _with(self._lengths, [b for _, b in rows], [lengths[a] for a, _ in rows])
 
     def _write(self, source: Array, target: Array) -> None:
         for call in self.session.backend.copy(source, target):
             call()
 
     def resize(self, rows: int, moves: RowPairs) -> None:
-        lengths = [0] * rows
-        for old, new in moves:
-            lengths[new] = self._lengths[old]
         with self.session.backend.active():
             if self._arrays:
                 self._replace(self._arrays[0].shape[self._axis], rows, moves)
             self.session.backend.synchronize()
-        self._lengths, self.rows = lengths, rows
+        kept = [self._lengths[old] for old, _ in moves]
+        self._lengths, self.rows = _with(np.zeros(rows, np.int64), [new for _, new in moves], kept), rows
 
     def read_row(self, row: int | None) -> dict[str, Tensor]:
         state = {}
@@ -328,7 +279,7 @@ class CacheRequest(BatchRequest):
                 if row is None or not self._arrays:
                     value = self.session.backend.xp.zeros(self._shape(cache, 1, 0), cache.type.storage)
                 else:
-                    value = self._arrays[i][row : row + 1][part(self._axis, slice(0, self._lengths[row]))]
+                    value = self._arrays[i][row : row + 1][part(self._axis, slice(0, int(self._lengths[row])))]
                 variable = self.session.variables.all[cache.name]
                 state[cache.name] = tensor_copy(*variable.in_public_type(value), self.session.backend)
         return state
@@ -352,11 +303,11 @@ class CacheRequest(BatchRequest):
                 values.append(value)
             length = values[0].shape[self._axis]
             self._reserve(length)
-            self._clear(row)
+            self.free_rows([row])
             for array, value in zip(self._arrays, values):
                 self._write(value[0], array[(row, *part(self._axis - 1, slice(0, length)))])
             self.session.backend.synchronize()
-        self._lengths[row] = length
+        self._lengths = _with(self._lengths, [row], [length])
 
 
 def _fed(mask: Output | None) -> Output | None:
@@ -364,3 +315,22 @@ def _fed(mask: Output | None) -> Output | None:
     while mask is not None and isinstance(mask.node.op, Unsqueeze):
         mask = mask.node.sources[0]
     return mask
+
+
+def _with(lengths: Array, rows: Sequence[int], values: Any) -> Array:
+    """Return a copy of ``lengths`` with other values in ``rows``."""
+    changed = lengths.copy()
+    changed[rows] = values
+    return changed
+
+
+def _equal(known: Any, now: Any) -> bool:
+    """Return whether arrays are the same, or shapes are equal."""
+    return known is now or (known.__class__ is tuple and known == now)
+
+
+def _stand_in(shape: Extents, request_input: RequestInput) -> HostDevicePair:
+    """Return an array with the shape of an input for all rows. The device part does not read its elements."""
+    dtype = request_input.port.element_type.storage
+    zeros = np.ndarray(shape, dtype, bytes(dtype.itemsize), 0, (0,) * len(shape))  # one element, strides of 0
+    return HostDevicePair(zeros, zeros)

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from functools import partial
+from itertools import accumulate
 from typing import Any, Self
 from weakref import finalize
 
@@ -15,7 +16,7 @@ from ovgpu._util import forks
 from ovgpu._util.unpicklable import Unpicklable
 from ovgpu.api.compiled_model import CompiledModel
 from ovgpu.batching.compilation import compile_batched
-from ovgpu.batching.gathering import Gatherer, Observer, Work, complete, report, run
+from ovgpu.batching.gathering import Gatherer, Observer, Work, begin, complete, report, run
 from ovgpu.batching.model import BatchedModel
 from ovgpu.batching.request import BatchRequest
 from ovgpu.batching.row_inputs import RowInputs, RowOutputs
@@ -34,7 +35,7 @@ class DynamicBatcher(Unpicklable):
     ``max_batch_size`` rows, or until ``max_wait_ms`` after the first one arrived. The batch is padded to the next of
     ``batch_sizes``, by default the powers of two and ``max_batch_size``. Up to ``requests`` batches run in parallel on
     each device (several with ``MULTI:A,B``). Threads may share a batcher. Close it, or use it as a context. See
-    `SequenceBatcher` for ``batch_axes``, ``observer`` and errors.
+    `SequenceBatcher` for ``batch_axes``, ``observer``, errors, and how long results live.
     """
 
     def __init__(
@@ -154,17 +155,17 @@ class _Batches:
         self.compiled, self.sizes, self._observer = compiled, sizes, observer
         self.batched = batched
         self._ports = compiled._compilation.inputs
-        self._inputs, self._outputs = RowInputs(self._ports, batched), RowOutputs(compiled.outputs, batched)
-        self.gatherer = Gatherer(max_wait, lambda: sizes[-1])
+        self._inputs, self._outputs = RowInputs(self._ports, batched, sizes[-1]), RowOutputs(compiled.outputs, batched)
+        self.gatherer = Gatherer(max_wait, sizes[-1])
         self._forks = forks.count
 
     def submit(self, inputs: Any) -> Future[OVDict]:
         if self.is_forked:
             raise Error("the batcher was made in the process that this one was forked from")
-        arrays, rows, key = self._inputs.convert(inputs, self.sizes[-1])
-        work = Work(key, arrays, rows)
+        arrays, rows, key = self._inputs.convert(inputs)
+        work = Work(key, arrays, rows, self.gatherer.lock)
         self.gatherer.put(work)
-        return work.future
+        return work
 
     @property
     def is_forked(self) -> bool:
@@ -181,9 +182,9 @@ class _Batches:
 
     def work(self, request: BatchRequest) -> None:
         """Run batches with a request until the gatherer is closed and empty."""
-        inputs = RowInputs(self._ports, self.batched)
+        inputs = RowInputs(self._ports, self.batched, self.sizes[-1])
         while (batch := self.gatherer.take()) is not None:
-            batch = [work for work in batch if work.future.set_running_or_notify_cancel()]
+            batch = begin(batch)
             started = time.perf_counter()
             results = run(batch, partial(self._infer, request, inputs))
             report(self._observer, batch, self._size(sum(work.rows for work in batch)), started)
@@ -194,10 +195,7 @@ class _Batches:
         return next(size for size in self.sizes if size >= rows)
 
     def _infer(self, request: BatchRequest, inputs: RowInputs, batch: Sequence[Work]) -> list[OVDict]:
-        starts = [0]
-        for work in batch:
-            starts.append(starts[-1] + work.rows)
-        size = self._size(starts[-1])
-        stacked = inputs.stack([(start, work.arrays) for start, work in zip(starts, batch)], size, batch[0].key)
-        outputs = request.infer_rows(stacked, {}, ())
-        return [self._outputs.rows(outputs, start, work.rows) for start, work in zip(starts, batch)]
+        counts, arrays = [work.rows for work in batch], [work.arrays for work in batch]
+        starts, size = [0, *accumulate(counts[:-1])], self._size(sum(counts))
+        outputs = request.infer_rows(inputs.stack(arrays, size, batch[0].key), range(size), arrays, ())
+        return self._outputs.of(outputs, starts, counts)

@@ -5,28 +5,59 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager
+from concurrent.futures._base import FINISHED, PENDING, RUNNING
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from ovgpu.errors import Error, OpError
 
 
-class Work:
-    """Rows to compute together with others of the same ``key``, and the future of their results."""
+class Work(Future[Any]):
+    """Rows to compute together with others of the same ``key``: the future of their results.
 
-    def __init__(self, key: Hashable, arrays: list[Any], rows: int, owner: Any = None) -> None:
-        self.key, self.arrays, self.rows, self.owner = key, arrays, rows, owner
-        self.future: Future[Any] = Future()
-        self.future.add_done_callback(self._free)
+    The inputs, ``arrays``, are dropped when the work has ended or is cancelled, as users may keep the future for long.
+
+    NOTE: Each step of each sequence makes a future. The condition of `Future` takes as long to make as a third of the
+    step, and few futures need one: those whose result is asked for before they end. So it is made when a method of
+    `Future` first uses it. Until then ``guard``, the lock of the `Gatherer`, guards the future's state.
+    """
+
+    _state = PENDING
+    _result: Any = None
+    _exception: BaseException | None = None
+    _made: threading.Condition | None = None
+    _waiters: list[Any]
+    _done_callbacks: list[Callable[[Future[Any]], Any]]
+
+    def __init__(self, key: Hashable, arrays: Sequence[Any], rows: int, guard: Any, owner: Any = None) -> None:
+        # `Future.__init__` is not called: it would make the condition.
+        self.key, self.arrays, self.rows, self.guard, self.owner = key, arrays, rows, guard, owner
         self.arrived = time.perf_counter()
 
-    def _free(self, future: Future[Any]) -> None:
-        """Drop the arrays of cancelled work, which may still wait in the queue for a long time."""
-        if future.cancelled():
-            self.arrays = []
+    @property
+    def _condition(self) -> threading.Condition:  # type: ignore[override]
+        if self._made is None:
+            with self.guard:
+                if self._made is None:
+                    self._waiters, self._done_callbacks = [], []
+                    self._made = threading.Condition()
+        return self._made
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Wait for the result and return it; see `Future.result`."""
+        if self._state == FINISHED and self._exception is None:
+            return self._result
+        return super().result(timeout)
+
+    def cancel(self) -> bool:
+        """Cancel the work, unless it runs or has ended. Cancelled work may still wait in the queue for a long time."""
+        cancelled = super().cancel()
+        if cancelled:
+            self.arrays = ()
+        return cancelled
 
 
 @dataclass(frozen=True)
@@ -56,13 +87,36 @@ def run(batch: Sequence[Work], infer: Callable[[Sequence[Work]], Sequence[Any]])
         return [error] * len(batch)
 
 
+def begin(batch: Sequence[Work]) -> list[Work]:
+    """Begin to run works. Return those that are not cancelled."""
+    with batch[0].guard:
+        for work in batch:
+            if work._made is None:
+                work._state = RUNNING
+        return [work for work in batch if work._made is None or work.set_running_or_notify_cancel()]
+
+
 def complete(batch: Sequence[Work], results: Sequence[Any]) -> None:
-    """Set the results or exceptions of the futures."""
-    for work, result in zip(batch, results):
+    """Set the results or exceptions of works, and drop their inputs."""
+    if not batch:
+        return
+    awaited = []
+    with batch[0].guard:
+        for work, result in zip(batch, results):
+            work.arrays = ()
+            if work._made is not None:
+                awaited.append((work, result))
+                continue
+            if isinstance(result, BaseException):
+                work._exception = result
+            else:
+                work._result = result
+            work._state = FINISHED  # last, as `Work.result` reads it first
+    for work, result in awaited:  # without the guard, because this calls callbacks
         if isinstance(result, BaseException):
-            work.future.set_exception(result)
+            work.set_exception(result)
         else:
-            work.future.set_result(result)
+            work.set_result(result)
 
 
 def report(observer: Observer | None, batch: Sequence[Work], slots: int, started: float) -> None:
@@ -86,31 +140,38 @@ def report(observer: Observer | None, batch: Sequence[Work], slots: int, started
 class Gatherer:
     """Queue that hands out work of the same key in batches.
 
-    A batch is handed out when it has ``capacity()`` rows, or ``max_wait`` seconds after its first work arrived. Several
-    threads may put and take.
+    A batch is handed out when it has ``capacity`` rows, or ``max_wait`` seconds after its first work arrived. Several
+    threads may put and take. ``lock`` guards the queue and ``capacity``, which may change.
     """
 
-    def __init__(self, max_wait: float, capacity: Callable[[], int]) -> None:
-        self._max_wait, self._capacity = max_wait, capacity
+    def __init__(self, max_wait: float, capacity: int) -> None:
+        self._max_wait, self.capacity = max_wait, capacity
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
-        self._groups: dict[Hashable, list[Work]] = {}  # oldest first
+        self._groups: dict[Hashable, _Group] = {}  # oldest first
+        self._together = 0  # contexts of `together`, one within the other
         self.closed = False
 
     def put(self, work: Work) -> None:
         """Add work. Raise Error if the queue is closed."""
-        with self.changed:
+        with self.lock:
             if self.closed:
                 raise Error("the batcher is closed")
             self.put_next(work)
 
     def put_next(self, work: Work) -> None:
-        """Add work that was submitted before, and waited for other work. The queue may have been closed since then."""
-        with self.changed:
-            group = self._groups.setdefault(work.key, [])
-            group.append(work)
-            if len(group) == 1 or self._is_full(group):  # `take` waits for a new group's deadline, or for a full group
-                self.changed.notify()
+        """Add work that was submitted before, and waited for other work. The queue may have been closed since then.
+
+        The caller holds the lock.
+        """
+        group = self._groups.get(work.key)
+        if group is None:
+            group = self._groups[work.key] = _Group()
+        group.append(work)
+        group.rows += work.rows
+        # `take` waits for a new group's deadline, or for a full group.
+        if not self._together and (len(group) == 1 or group.rows >= self.capacity):
+            self.changed.notify()
 
     def take(self) -> list[Work] | None:
         """Wait for a batch and return it, or None when the queue is closed and empty.
@@ -122,7 +183,7 @@ class Gatherer:
                 if self._groups:
                     oldest = next(iter(self._groups.values()))
                     left = oldest[0].arrived + self._max_wait - time.perf_counter()
-                    full = next(filter(self._is_full, self._groups.values()), None)
+                    full = next((group for group in self._groups.values() if group.rows >= self.capacity), None)
                     if left <= 0 or self.closed or full is not None:
                         return self._cut(oldest if left <= 0 or full is None else full)
                     self.changed.wait(left)
@@ -131,9 +192,16 @@ class Gatherer:
                 else:
                     self.changed.wait()
 
-    def together(self) -> AbstractContextManager[Any]:
+    @contextmanager
+    def together(self) -> Iterator[None]:
         """Return a context for putting work. The work is handed out together at its end, as far as it fits."""
-        return self.lock
+        with self.lock:
+            self._together += 1
+            try:
+                yield
+            finally:
+                self._together -= 1
+                self.changed.notify()  # not before: a thread that takes would only wait for the lock
 
     def close(self) -> None:
         """Refuse new work, and hand out waiting work at once."""
@@ -141,19 +209,23 @@ class Gatherer:
             self.closed = True
             self.changed.notify_all()
 
-    def _is_full(self, group: list[Work]) -> bool:
-        return sum(work.rows for work in group) >= self._capacity()
-
-    def _cut(self, group: list[Work]) -> list[Work]:
+    def _cut(self, group: _Group) -> list[Work]:
         """Remove and return as much work of a group as fits into a batch, but at least one work."""
-        count, rows, capacity = 1, group[0].rows, self._capacity()
-        while count < len(group) and rows + group[count].rows <= capacity:
-            rows += group[count].rows
-            count += 1
-        taken, left = group[:count], group[count:]
+        count, rows = len(group), group.rows
+        while count > 1 and rows > self.capacity:
+            count -= 1
+            rows -= group[count].rows
+        taken, left = group[:count], _Group(group[count:])
         del self._groups[taken[0].key]
         if left:
+            left.rows = group.rows - rows
             self._groups[left[0].key] = left
             self._groups = dict(sorted(self._groups.items(), key=lambda item: item[1][0].arrived))
             self.changed.notify()
         return taken
+
+
+class _Group(list[Work]):
+    """Works of the same key, oldest first. ``rows`` is the number of their rows."""
+
+    rows = 0

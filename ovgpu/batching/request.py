@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from ovgpu.batching.model import BatchedModel
 from ovgpu.batching.row_inputs import part
@@ -12,10 +13,15 @@ from ovgpu.errors import Error
 from ovgpu.ops.base.op import Array
 from ovgpu.ops.fused.copy_rows import CopyRows
 from ovgpu.request.device_io import backend_array, tensor_copy
+from ovgpu.request.results import OutputKeys, OVDict
 from ovgpu.request.session import Session
+from ovgpu.runtime.backend import Call
+from ovgpu.runtime.state import Snapshot
 from ovgpu.tensor import Tensor
 
+CACHED_COPIES = 4  # states alternate between two buffers
 RowPairs = Sequence[tuple[int, int]]
+Copies = Sequence[tuple[str, Array, Array]]
 
 
 class BatchRequest:
@@ -28,6 +34,8 @@ class BatchRequest:
         self.session = Session(compilation)
         self.batched = batched
         self.rows = 0
+        self._keys = OutputKeys(compilation.outputs)
+        self._bound_copies: deque[_BoundCopies] = deque(maxlen=CACHED_COPIES)
         self.unstacked: frozenset[int] = frozenset()  # inputs (by index) whose arrays stay apart, one for each row
         self.check_states()
 
@@ -42,36 +50,55 @@ class BatchRequest:
                 )
 
     def infer_rows(
-        self, inputs: Mapping[int, Any], active: Mapping[int, Sequence[Any]], begun: Collection[int]
-    ) -> list[Any]:
-        """Run the batch. Return the outputs as arrays that the next inference overwrites.
+        self, inputs: Sequence[Any], rows: Sequence[int], arrays: Sequence[Sequence[Any]], begin: Collection[int]
+    ) -> Sequence[Any]:
+        """Run the batch. Return the outputs as arrays that no later inference overwrites.
 
-        ``inputs`` are stacked. ``active`` has, by row, the own inputs of the rows whose states change. Active rows in
-        ``begun`` continue their states, the others begin with the initial state. If the inference fails, all states
-        stay as they were.
+        ``inputs`` are stacked, by index; an input that is None has no value of all rows. ``arrays`` are the own inputs
+        of ``rows``, the rows whose states change. Those in ``begin`` begin with the initial state, the others continue
+        theirs. If the inference fails, all states stay as they were.
         """
         session = self.session
-        session.set_inputs(inputs, not session.backend.remote)
-        session.wait_for_producers()
-        starting = sorted(set(active).difference(begun))
-        if starting:
+        share = not session.backend.remote
+        if begin:
+            session.set_inputs(inputs, share)
             with session.backend.active():
-                self._start_rows(starting)
-        after = session.run()
-        idle = [row for row in range(self.rows) if row not in active]
+                self._start_rows(begin)
+            after = session.infer(None, share)
+        else:
+            after = session.infer(inputs, share)
+        if len(rows) < self.rows and self.session.variables.all:
+            self._keep_idle(after, rows)
+        results = session.answer(False, self.batched.decode_strings, False)
+        session.state = after
+        return results.to_tuple()
+
+    def infer_alone(self, inputs: Sequence[Any]) -> OVDict:
+        """Run a batch of one row, which continues its state, in any thread. ``inputs`` are by index.
+
+        After an exception, also of a signal handler, the state is as before.
+        """
+        session = self.session
+        after = session.infer(inputs, False)
+        results = session.answer(False, self.batched.decode_strings, False)
+        session.state = after
+        return results
+
+    def free_rows(self, rows: Collection[int]) -> None:
+        """Note that no sequence has these rows, or that theirs begin anew."""
+
+    def _keep_idle(self, after: Snapshot, rows: Sequence[int]) -> None:
+        """Copy the states of all rows but ``rows`` back: the inference has changed them as well."""
         changed = [
             (name, old.array, new.array)
-            for name, old, new in zip(session.variables.all, session.state.values, after.values)
+            for name, old, new in zip(self.session.variables.all, self.session.state.values, after.values)
             if new.array is not old.array
         ]
-        if idle and changed:  # the inference has changed the states of idle rows as well: copy the old ones back
-            with session.backend.active():
-                self._copy_rows(changed, [(row, row) for row in idle])
-        results = session.results(True, self.batched.decode_strings)
-        session.state = after
-        return list(results.to_tuple())
+        if changed:
+            with self.session.backend.active():
+                self._copy_rows(changed, [(row, row) for row in sorted(set(range(self.rows)).difference(rows))])
 
-    def _start_rows(self, rows: Sequence[int]) -> None:
+    def _start_rows(self, rows: Collection[int]) -> None:
         """Set rows to their initial states. An initial value has one row, or as many rows as the batch."""
         initial = self.session.initial_values()
         values = {name: self._with_rows(name, initial(name)) for name in self.session.variables.all}
@@ -97,13 +124,18 @@ class BatchRequest:
         zeros: Array = self.session.backend.xp.zeros((*value.shape[:axis], 1, *value.shape[axis + 1 :]), value.dtype)
         return zeros
 
-    def _copy_rows(self, copies: Sequence[tuple[str, Array, Array]], rows: RowPairs) -> None:
+    def _copy_rows(self, copies: Copies, rows: RowPairs) -> None:
         """Copy rows between arrays.
 
         ``copies`` are triples (id of a variable, source, target), ``rows`` pairs (row of a source, row of its target).
         """
-        op = CopyRows(axes=tuple([self.batched.variables[name] for name, _, _ in copies]), rows=tuple(rows))
-        for call in self.session.backend.bind(op, [array for _, *pair in copies for array in pair], (), (), ()):
+        # Idle rows are often those of an earlier step.
+        calls = next((bound.calls for bound in self._bound_copies if bound.has(copies, rows)), None)
+        if calls is None:
+            op = CopyRows(axes=tuple([self.batched.variables[name] for name, _, _ in copies]), rows=tuple(rows))
+            calls = self.session.backend.bind(op, [array for _, *pair in copies for array in pair], (), (), ())
+            self._bound_copies.append(_BoundCopies(copies, rows, calls))
+        for call in calls:
             call()
 
     def resize(self, rows: int, moves: RowPairs) -> None:
@@ -124,6 +156,7 @@ class BatchRequest:
                 self.session.variables.set(name, array)
             self.session.backend.synchronize()
         self.rows = rows
+        self._bound_copies.clear()  # they hold the memory of the old states
 
     @property
     def is_remote(self) -> bool:
@@ -176,3 +209,17 @@ class BatchRequest:
                 copies.append((name, value, target))
             self._copy_rows(copies, [(0, row)])
             self.session.backend.synchronize()
+
+
+class _BoundCopies(NamedTuple):
+    """Copies of rows, and the calls that make them."""
+
+    copies: Copies
+    rows: RowPairs
+    calls: Sequence[Call]
+
+    def has(self, copies: Copies, rows: RowPairs) -> bool:
+        """Return whether copies have the same rows and arrays."""
+        if self.rows != rows or len(self.copies) != len(copies):
+            return False
+        return all([a is c and b is d for (_, a, b), (_, c, d) in zip(self.copies, copies)])

@@ -16,7 +16,7 @@ from ovgpu._util.unpicklable import Unpicklable
 from ovgpu.api.compiled_model import CompiledModel
 from ovgpu.batching.cache_request import CacheRequest
 from ovgpu.batching.compilation import compile_batched
-from ovgpu.batching.gathering import Gatherer, Observer, Work, complete, report, run
+from ovgpu.batching.gathering import Gatherer, Observer, Work, begin, complete, report, run
 from ovgpu.batching.model import BatchedModel
 from ovgpu.batching.request import BatchRequest
 from ovgpu.batching.row_inputs import RowInputs, RowOutputs
@@ -45,8 +45,12 @@ class SequenceBatcher(Unpicklable):
     Steps of different sequences are gathered until all open sequences have one, or until ``max_wait_ms`` after the
     first one arrived, and run in one inference. A sequence without a step keeps its state to the last bit. The outputs
     of a sequence do not depend on the values of the others. Each open sequence has a slot, which is a row of the batch.
-    The number of slots is a power of two. If few of them have a step, a smaller batch runs these steps. Threads may
-    share a batcher and its sequences. Close it, or use it as a context.
+    The number of slots is a power of two. If few of them have a step, a smaller batch runs these steps. While only one
+    sequence is open, its steps by `BatchedSequence.infer` run in the calling thread. Threads may share a batcher and
+    its sequences. Close it, or use it as a context.
+
+    Results stay valid after later steps. Those of a batch are views of the same arrays, which stay in memory as long as
+    one of them does. Copy results that you keep for long.
 
     ``batch_axes`` maps inputs, by name or index, to their batch axes, or to None for an input that all rows share.
     Steps that differ in shared inputs run in different inferences. By default, the batch axis is the axis N of an
@@ -180,7 +184,7 @@ class BatchedSequence:
         Raises: RuntimeError for inputs that do not fit the model, for errors of the step, and for a sequence that is
         closed. The state then stays unchanged.
         """
-        return self.submit(inputs).result()
+        return self._slots.infer(self._entry, inputs)
 
     def submit(self, inputs: Any = None) -> Future[OVDict]:
         """Submit a step, and return the future of its outputs. A step that is cancelled before it runs is left out."""
@@ -244,10 +248,11 @@ class _Slots:
         self.request = self._new_request()
         self._smaller = SmallerBatches(self.request, self._new_request)
         self._rows = 0  # rows of the last inference
-        self.inputs = RowInputs(compilation.inputs, batched, self.request.unstacked)
+        self._changed = True  # whether sequences were opened, closed or reset since the last `_resize`
+        self.inputs = RowInputs(compilation.inputs, batched, 1, self.request.unstacked)
         self.outputs = RowOutputs(compilation.outputs, batched)
         self.opened: dict[int, _Entry] = {}  # by slot
-        self.gatherer = Gatherer(max_wait, lambda: max(len(self.opened), 1))
+        self.gatherer = Gatherer(max_wait, 1)
         self.running = threading.Lock()
         self.advanced = threading.Condition(self.gatherer.lock)  # steps of a sequence have ended
         self.done = threading.Event()  # the thread has ended
@@ -265,33 +270,56 @@ class _Slots:
                 raise Error("the batcher is closed")
             slot = next(i for i in range(self.most) if i not in self.opened)
             entry = self.opened[slot] = _Entry(slot)
+            self.gatherer.capacity = len(self.opened)
+            self._changed = True
             return entry
 
     def close(self, entry: _Entry) -> None:
         with self.gatherer.changed:
             entry.closed = True
             for step in entry.steps:
-                step.future.cancel()
+                step.cancel()
             if self.opened.get(entry.slot) is entry:
                 del self.opened[entry.slot]
+                self.gatherer.capacity = max(len(self.opened), 1)
+                self._changed = True
             self.advanced.notify_all()
             self.gatherer.changed.notify()  # fewer sequences may be enough for a batch
 
-    def submit(self, entry: _Entry, inputs: Any) -> Future[OVDict]:
-        arrays, _, key = self.inputs.convert(inputs, 1)
-        return self._submit(entry, Work(key, arrays, 1, entry))
+    def infer(self, entry: _Entry, inputs: Any) -> OVDict:
+        """Run a step, in this thread if the sequence is the only one, else as part of a batch."""
+        request = self.request
+        if request.rows == 1 and self._observer is None and self._forks == forks.count:
+            with self.running:
+                # If nothing has changed since the last `_resize`, no other sequence is open.
+                other = self._changed or entry.initial or entry.steps or entry.closed or request.rows != 1
+                if not (other or self.gatherer.closed):
+                    plain = self.inputs.plain(inputs, False)
+                    if plain is not None:
+                        arrays, shapes = plain
+                        self.inputs.check(shapes)
+                        return request.infer_alone(arrays)
+        return self.submit(entry, inputs).result()
 
-    def _submit(self, entry: _Entry, step: Work) -> Future[OVDict]:
-        self.check_process()
-        with self.gatherer.changed:
+    def submit(self, entry: _Entry, inputs: Any) -> Future[OVDict]:
+        arrays, rows, key = self.inputs.convert(inputs)
+        if self._forks != forks.count:
+            self.check_process()
+        gatherer = self.gatherer
+        step = Work(key, arrays, rows, gatherer.lock, entry)
+        with gatherer.lock:
             if entry.closed:
                 raise Error(CLOSED)
-            if not entry.steps:
-                self.gatherer.put(self._keyed(step))
-            elif self.gatherer.closed:
+            if gatherer.closed:
                 raise Error("the batcher is closed")
-            entry.steps.append(step)
-        return step.future
+            try:
+                if not entry.steps:
+                    gatherer.put_next(self._keyed(step) if self._grows else step)
+                entry.steps.append(step)
+            except BaseException:  # a signal handler may raise when the gatherer has the step
+                step.cancel()
+                raise
+        return step
 
     @property
     def is_forked(self) -> bool:
@@ -316,7 +344,7 @@ class _Slots:
 
     def reset(self, entry: _Entry) -> None:
         self._after_steps(entry)
-        entry.initial = True
+        entry.initial = self._changed = True
 
     def read(self, entry: _Entry) -> dict[str, Tensor]:
         self._after_steps(entry)
@@ -336,67 +364,77 @@ class _Slots:
         """Run batches until the gatherer is closed and empty."""
         self.thread = threading.get_ident()
         while (batch := self.gatherer.take()) is not None:
-            steps = [step for step in batch if step.future.set_running_or_notify_cancel()]
-            started = time.perf_counter()
-            with self.running:
-                results = run(steps, self._infer)
-            report(self._observer, steps, self._rows, started)
-            with self.gatherer.changed:
-                for step in batch:
-                    self._advance(step.owner)
-                self.advanced.notify_all()
-            complete(steps, results)  # last, because callbacks may read the states of sequences whose steps have ended
+            self.run(batch)
         self.done.set()
 
-    def _advance(self, entry: _Entry) -> None:
-        """Hand the next step of a sequence to the gatherer."""
-        entry.steps.popleft()
-        if entry.steps:
-            self.gatherer.put_next(self._keyed(entry.steps[0]))
+    def run(self, batch: Sequence[Work]) -> None:
+        """Run a batch of the gatherer."""
+        steps = begin(batch)
+        started = time.perf_counter()
+        with self.running:
+            results = run(steps, self._infer)
+        report(self._observer, steps, self._rows, started)
+        with self.gatherer.lock:
+            self._advance(batch)
+            self.advanced.notify_all()
+        complete(steps, results)  # last, because callbacks may read the states of sequences whose steps have ended
+
+    def _advance(self, batch: Sequence[Work]) -> None:
+        """Hand the next step of each sequence to the gatherer."""
+        for step in batch:
+            steps = step.owner.steps
+            if steps and steps[0] is step:  # it is not if its submission was interrupted
+                steps.popleft()
+                if steps:
+                    self.gatherer.put_next(self._keyed(steps[0]) if self._grows else steps[0])
 
     def _keyed(self, step: Work) -> Work:
-        """Return the next step of a sequence with its final key, which keeps first steps of sequences with KV caches
-        apart from others."""
-        step.key = (step.key, self._grows and step.owner.initial)
+        """Return the next step of a sequence with KV caches with its final key: first steps stay apart from others."""
+        step.key = (step.key, step.owner.initial)
         return step
 
     def _infer(self, steps: Sequence[Work]) -> list[OVDict]:
-        self._resize()
-        if any(step.owner.closed for step in steps):  # another sequence may have its slot
-            raise OpError(CLOSED)  # this type of error has `run` compute the other steps without it
+        if self._changed:
+            self._resize()
         entries: list[_Entry] = [step.owner for step in steps]
+        if [entry for entry in entries if entry.closed]:  # another sequence may have its slot
+            raise OpError(CLOSED)  # this type of error has `run` compute the other steps without it
         slots, arrays = [entry.slot for entry in entries], [step.arrays for step in steps]
-        smaller = self._smaller.request(len(steps), all(entry.initial for entry in entries))
+        begin = [entry.slot for entry in entries if entry.initial]
+        smaller = self._smaller.request(len(steps), len(begin) == len(steps))
         request, rows = (self.request, slots) if smaller is None else (smaller, list(range(len(steps))))
-        inputs = self.inputs.stack(list(zip(rows, arrays)), request.rows, steps[0].key)
+        inputs = self.inputs.stack(arrays, request.rows, steps[0].key, rows)
         if smaller is None:
-            begun = {slot for slot, entry in self.opened.copy().items() if not entry.initial}
-            outputs = request.infer_rows(inputs, dict(zip(slots, arrays)), begun)
+            outputs = request.infer_rows(inputs, rows, arrays, begin)
         else:
-            outputs = self._smaller.infer(smaller, inputs, slots, arrays, [not entry.initial for entry in entries])
+            outputs = self._smaller.infer(smaller, inputs, slots, arrays, begin)
         self._rows = request.rows
-        for entry in entries:
-            entry.initial = False
-        return [self.outputs.rows(outputs, row, 1) for row in rows]
+        if begin:
+            for entry in entries:
+                entry.initial = False
+        return self.outputs.single(outputs, rows)
 
     def _resize(self) -> None:
-        """Give the batch a slot for each open sequence.
+        """Give the batch a slot for each open sequence, and free the slots of closed ones.
 
         The number of slots, a power of two, grows at once, and shrinks only if a quarter or less of them is needed.
         """
         rows = self.request.rows
-        with self.gatherer.changed:
+        with self.gatherer.lock:
+            self._changed = False
             entries = sorted(self.opened.values(), key=lambda entry: entry.slot)
             needed = power_of_two(entries[-1].slot + 1) if entries else 1
             fewest = power_of_two(len(entries))
-            if needed <= rows and fewest > rows // 4:
-                return
-            kept = [entry for entry in entries if entry.slot < rows]
-            moves = [(entry.slot, entry.slot) for entry in kept]
+            moves = [(entry.slot, entry.slot) for entry in entries if entry.slot < rows and not entry.initial]
             if fewest <= rows // 4:
-                moves = [(entry.slot, slot) for slot, entry in enumerate(entries) if entry.slot < rows]
+                moves = [
+                    (entry.slot, slot) for slot, entry in enumerate(entries) if entry.slot < rows and not entry.initial
+                ]
                 self.opened = {slot: entry for slot, entry in enumerate(entries)}
                 for slot, entry in self.opened.items():
                     entry.slot = slot
                 needed = fewest
+            elif needed <= rows:
+                self.request.free_rows(set(range(rows)).difference([slot for slot, _ in moves]))
+                return
         self.request.resize(needed, moves)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from ovgpu.batching.cache_request import CacheRequest
@@ -45,21 +45,22 @@ class SmallerBatches:
     def infer(
         self,
         request: BatchRequest,
-        inputs: dict[int, Any],
+        inputs: Sequence[Any],
         slots: Sequence[int],
-        arrays: Sequence[Any],
-        begun: Sequence[bool],
-    ) -> list[Any]:
+        arrays: Sequence[Sequence[Any]],
+        begin: Collection[int],
+    ) -> Sequence[Any]:
         """Run a step of ``slots`` in ``request``, and return the outputs as `BatchRequest.infer_rows` does.
 
         ``request`` is a result of `SmallerBatches.request`. ``inputs`` are stacked; ``arrays`` are the inputs of each
-        slot. ``begun`` is True for each slot that continues its state.
+        slot. The slots in ``begin`` begin with the initial state.
         """
-        padding = [0] * (request.rows - len(slots))  # the remaining rows repeat the step of the first one
-        rows = [*range(len(slots)), *padding]
-        request.copy_states(self._whole, [(slots[i], row) for row, i in enumerate(rows) if begun[i]])
+        # The remaining rows repeat the step of the first one.
+        sources = [*slots, *[slots[0]] * (request.rows - len(slots))]
+        given = [*arrays, *[arrays[0]] * (request.rows - len(slots))]
+        request.copy_states(self._whole, [(slot, row) for row, slot in enumerate(sources) if slot not in begin])
         outputs = request.infer_rows(
-            inputs, {row: arrays[i] for row, i in enumerate(rows)}, [row for row, i in enumerate(rows) if begun[i]]
+            inputs, range(request.rows), given, [row for row, slot in enumerate(sources) if slot in begin]
         )
         self._whole.copy_states(request, list(enumerate(slots)))
         return outputs

@@ -244,6 +244,30 @@ class RequestPrograms:
             output.store(result)
         return results
 
+    def replay_of(
+        self,
+        executor: Executor,
+        pairs: Sequence[HostDevicePair],
+        inputs: Sequence[RequestInput],
+        results: Sequence[Array],
+    ) -> Replay | None:
+        """Return the replay of the inference by `execute` that has just ended, None if it cannot be one.
+
+        ``inputs`` are those that the program reads, ``pairs`` their arrays. All other arrays have to be the same when
+        `repeat` runs it.
+        """
+        return None if self._is_observed() else Replay.of(executor, pairs, inputs, self.outputs, results)
+
+    def repeat(self, replay: Replay) -> bool:
+        """Run a result of `replay_of`. Return False, and run nothing, if it does not match."""
+        if self._is_observed() or not replay.matches():
+            return False
+        replay.run()
+        self.last = replay.executor
+        self.backend.synchronize()
+        replay.publish()
+        return True
+
     def binding_key(self, read: Sequence[HostDevicePair]) -> tuple[int, ...]:
         """Return the key that tells bindings of a program apart: the buffers of the variables and, on a device, the
         addresses of the inputs that it reads and of bound outputs."""

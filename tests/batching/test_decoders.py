@@ -220,3 +220,133 @@ def test_a_step_is_one_graph_and_one_kernel_that_moves_rows(emulated: str, monke
             for future in futures:
                 future.result()
         assert state.counters.graph_launches == 2 and moved == [1, 1] and state.counters.allocs == 0
+
+
+def test_caches_grow_by_one_launch(emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It copies the tokens of all slots and all caches, and makes the others zero."""
+    from tests.emulator import state
+
+    launches: list[int] = []
+    replace = CacheRequest._replace
+
+    def watched(self: CacheRequest, *arguments: Any) -> None:
+        before = state.counters.launches
+        replace(self, *arguments)
+        launches.append(state.counters.launches - before)
+        for cache in self._arrays:
+            host, lengths = self.session.backend.to_host(cache), [*self._lengths, *[0] * len(cache)]
+            assert not any(row[:, length:].any() for row, length in zip(host, lengths))
+
+    model = nets.decoder()
+    data = [[frames(1 + i, 0, i), *[frames(40, 1 + i + 40 * n, i) for n in range(8)]] for i in range(4)]
+    wanted = [alone(model, inputs) for inputs in data]
+    with ov.SequenceBatcher(model, 8, emulated, max_wait_ms=1000) as batcher:
+        sequences = [batcher.open() for _ in range(4)]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(batcher._slots[0].gatherer, "_max_wait", 0)
+            for sequence, inputs in zip(sequences, data):
+                sequence.infer(inputs[0])
+        monkeypatch.setattr(CacheRequest, "_replace", watched)
+        for number in range(1, 9):
+            with batcher.together():
+                futures = [s.submit(inputs[number]) for s, inputs in zip(sequences, data)]
+            for future, results in zip(futures, wanted):
+                nearly(future.result().to_tuple(), results[number])
+        assert launches == [1, 1]  # from 128 tokens to 256 and 512
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(batcher._slots[0].gatherer, "_max_wait", 0)
+            sequences.append(batcher.open())
+            sequences[0].infer(frames(1, 321, 0))
+        assert launches == [1, 1, 1]  # for more slots
+
+
+def test_slots_are_cleared_by_one_launch(emulated: str) -> None:
+    """Slots that are free again do not hold the others' tokens back, nor numbers that are none."""
+    from tests.emulator import state
+
+    with ov.SequenceBatcher(nets.decoder(), 4, emulated, max_wait_ms=0) as batcher:
+        sequences = [batcher.open() for _ in range(4)]
+        for i, sequence in enumerate(sequences):
+            sequence.infer({**frames(3 + i, 0, i), "x": np.full((1, 3 + i, nets.SIZE), np.nan, np.float32)})
+        (request,) = [slots.request for slots in batcher._slots]
+        assert isinstance(request, CacheRequest) and request._lengths.tolist() == [3, 4, 5, 6]
+        before = state.counters.launches
+        request.free_rows([0, 2, 3])
+        assert state.counters.launches - before == 1 and request._lengths.tolist() == [0, 4, 0, 0]
+        for cache in request._arrays:
+            host = request.session.backend.to_host(cache)
+            assert np.isfinite(host[[0, 2, 3]]).all() and np.isnan(host[1, :, :4]).all()
+
+
+def test_a_step_that_fails_after_the_caches_were_written(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its tokens, which are no numbers, do not stay behind in any slot."""
+    model = nets.decoder()
+    data = [[frames(1, 0, 1), frames(1, 1, 1), frames(1, 2, 1)], [frames(5, 0, 2), frames(1, 5, 2), frames(1, 6, 2)]]
+    wanted = [alone(model, inputs) for inputs in data]
+
+    def fail(self: CacheRequest, rows: Any) -> None:
+        move(self, rows)
+        raise ov.Error("the device has failed")
+
+    with ov.SequenceBatcher(model, 2, device, max_wait_ms=1000) as batcher:
+        sequences = [batcher.open() for _ in range(2)]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(batcher._slots[0].gatherer, "_max_wait", 0)
+            for sequence, inputs in zip(sequences, data):
+                sequence.infer(inputs[0])
+        move = CacheRequest._move_tokens
+        with monkeypatch.context() as patch:
+            patch.setattr(CacheRequest, "_move_tokens", fail)
+            futures = [
+                s.submit({**inputs[1], "x": inputs[1]["x"] * np.float32(np.nan)}) for s, inputs in zip(sequences, data)
+            ]
+            for future in futures:
+                with pytest.raises(ov.Error, match="the device has failed"):
+                    future.result()
+        for number in (1, 2):
+            futures = [s.submit(inputs[number]) for s, inputs in zip(sequences, data)]
+            for future, results in zip(futures, wanted):
+                nearly(future.result().to_tuple(), results[number])
+
+
+def test_masks_of_sequences_that_differ(device: str) -> None:
+    """Masks with zeros are computed for each sequence; equal ones are filled at once, before and afterwards."""
+    model = nets.decoder()
+    data = []
+    for i in range(3):
+        inputs = [frames(2 + i, 0, i), *[frames(1, 2 + i + n, i) for n in range(6)]]
+        for number in (2, 3):
+            inputs[number]["mask"][0, i % 2] = 0
+        data.append(inputs)
+    with ov.SequenceBatcher(model, 3, device, max_wait_ms=1000) as batcher:
+        sequences = [batcher.open() for _ in range(3)]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(batcher._slots[0].gatherer, "_max_wait", 0)
+            for sequence, inputs in zip(sequences, data):
+                sequence.infer(inputs[0])
+        found: list[list[Any]] = [[], [], []]
+        for number in range(1, 7):
+            with batcher.together():
+                futures = [s.submit(inputs[number]) for s, inputs in zip(sequences, data)]
+            for results, future in zip(found, futures):
+                results.append(future.result().to_tuple())
+    for results, inputs in zip(found, data):
+        for ours, theirs in zip(results, alone(model, inputs)[1:], strict=True):
+            nearly(ours, theirs)
+
+
+def test_steps_of_the_only_decoder_run_in_the_thread_that_calls(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, threads = ov.Core().read_model(DATA / "llama" / "model.xml"), list[int]()
+    infer = CacheRequest.infer_alone
+
+    def watched(self: CacheRequest, inputs: Any) -> Any:
+        threads.append(threading.get_ident())
+        return infer(self, inputs)
+
+    monkeypatch.setattr(CacheRequest, "infer_alone", watched)
+    data = dialogue(model, 1, 5)
+    with ov.SequenceBatcher(model, 2, device, {"INFERENCE_PRECISION_HINT": "f32"}, max_wait_ms=0) as batcher:
+        sequence = batcher.open()
+        for inputs, results in zip(data, alone(model, data), strict=True):
+            nearly(sequence.infer(inputs).to_tuple(), results)
+    assert threads == [threading.get_ident()] * (len(data) - 1)

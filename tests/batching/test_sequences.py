@@ -378,3 +378,136 @@ def test_states_are_kept_by_one_kernel(emulated: str, monkeypatch: pytest.Monkey
         for future in futures:
             future.result()
         assert calls == [1]
+
+
+def test_idle_states_are_copied_by_the_calls_of_an_earlier_step(emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the same slots have a step again, no kernel is prepared anew; states alternate between two buffers."""
+    from ovgpu.ops.fused.copy_rows import CopyRows
+
+    model, prepared = nets.streaming_lstm(), list[Any]()
+    with ov.SequenceBatcher(model, 4, emulated, max_wait_ms=1000) as batcher:
+        sequences = [batcher.open() for _ in range(4)]
+        data = [steps(model, 9, i) for i in range(3)]
+        wanted = [alone(model, x, emulated) for x in data]
+        cuda = CopyRows.cuda
+        for number in range(9):
+            if number == 5:  # the first two are captured; two more prepare a copy to each buffer
+                monkeypatch.setattr(CopyRows, "cuda", lambda *args: prepared.append(args) or cuda(*args))
+            with batcher.together():
+                futures = [s.submit(x[number]) for s, x in zip(sequences[: 4 if number == 0 else 3], data)]
+                if number == 0:
+                    futures.append(sequences[3].submit(data[0][0]))
+                    kept = None
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(batcher._slots[0].gatherer, "_max_wait", 0)
+                for future, x in zip(futures, wanted):
+                    close_to(future.result().to_tuple(), x[number])
+            state = {name: value.data.tobytes() for name, value in sequences[3].state.items()}
+            assert kept is None or state == kept
+            kept = state
+    assert prepared == []
+
+
+@pytest.mark.parametrize("make", [nets.streaming_lstm, nets.time_major], ids=["first-axis", "second-axis"])
+def test_results_stay_valid_and_apart(make: Any, device: str) -> None:
+    model = make()
+    with ov.SequenceBatcher(model, 3, device, max_wait_ms=1000) as batcher:
+        sequences = [batcher.open() for _ in range(3)]
+        data = [steps(model, 4, i) for i in range(3)]
+        found: list[list[Any]] = [[], [], []]
+        for number in range(4):
+            with batcher.together():
+                futures = [s.submit(x[number]) for s, x in zip(sequences, data)]
+            for results, future in zip(found, futures):
+                results.append(future.result().to_tuple())
+        found[0][1][0][...] = 7  # a result is the caller's own
+        for results, x in zip(found[1:], data[1:]):
+            for ours, theirs in zip(results, alone(model, x, device), strict=True):
+                close_to(ours, theirs)
+                assert all(y.flags.writeable and y.strides == np.empty_like(y, order="C").strides for y in ours)
+
+
+# ---- the only sequence
+
+
+def test_steps_of_the_only_sequence_run_in_the_thread_that_calls(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, threads = nets.streaming_lstm(), list[int]()
+    infer = BatchRequest.infer_alone
+
+    def watched(self: BatchRequest, inputs: Any) -> Any:
+        threads.append(threading.get_ident())
+        return infer(self, inputs)
+
+    monkeypatch.setattr(BatchRequest, "infer_alone", watched)
+    data, others = steps(model, 9), steps(model, 2, 1)
+    wanted, beside = alone(model, data, device), alone(model, others, device)
+    with ov.SequenceBatcher(model, 4, device, max_wait_ms=0) as batcher:
+        sequence = batcher.open()
+        close_to(sequence.infer(data[0]).to_tuple(), wanted[0])  # the first step, by the batcher's thread
+        assert threads == []
+        for x, results in list(zip(data, wanted))[1:4]:
+            close_to(sequence.infer(list(x.values())).to_tuple(), results)
+        assert threads == [threading.get_ident()] * 3
+        with batcher.open() as other:
+            for x, results in zip(others, beside):
+                close_to(other.infer(x).to_tuple(), results)
+            close_to(sequence.infer(data[4]).to_tuple(), wanted[4])
+        assert len(threads) == 3
+        close_to(sequence.submit(data[5]).result().to_tuple(), wanted[5])  # shrinks no batch of two
+        sequence.reset()
+        close_to(sequence.infer(data[0]).to_tuple(), wanted[0])
+        state = sequence.state
+        close_to(sequence.infer(data[1]).to_tuple(), wanted[1])
+        sequence.state = state
+        close_to(sequence.infer(data[1]).to_tuple(), wanted[1])
+        with pytest.raises(RuntimeError, match="incompatible"):
+            sequence.infer({"frame": np.zeros((1, 41), np.float32)})
+        close_to(sequence.infer(data[2]).to_tuple(), wanted[2])
+    with pytest.raises(ov.Error, match="batcher is closed"):
+        sequence.infer(data[3])
+
+
+def test_an_interrupted_step_of_the_only_sequence(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It leaves the state as it was, and nothing locked."""
+    from ovgpu.request.session import Session
+
+    def interrupt(*args: Any) -> None:
+        raise KeyboardInterrupt
+
+    model = nets.streaming_lstm()
+    data = steps(model, 6)
+    wanted = alone(model, data, device)
+    with ov.SequenceBatcher(model, 1, device, max_wait_ms=0) as batcher, batcher.open() as sequence:
+        for x, results in list(zip(data, wanted))[:4]:
+            close_to(sequence.infer(x).to_tuple(), results)
+        before = {name: value.data.tobytes() for name, value in sequence.state.items()}
+        with monkeypatch.context() as patch:
+            patch.setattr(Session, "answer", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                sequence.infer(data[4])
+        assert {name: value.data.tobytes() for name, value in sequence.state.items()} == before
+        close_to(sequence.submit(data[4]).result(10).to_tuple(), wanted[4])
+        close_to(sequence.infer(data[5]).to_tuple(), wanted[5])
+
+
+def test_an_interrupted_submission(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The step is cancelled, wherever the signal handler raised, and the next ones run."""
+    from ovgpu.batching.gathering import Gatherer
+
+    put = Gatherer.put_next
+
+    def interrupted(self: Gatherer, work: Any) -> None:
+        put(self, work)
+        raise KeyboardInterrupt
+
+    x = np.ones((1, nets.SIZE), np.float32)
+    with ov.SequenceBatcher(nets.sums(), 2, "CPU", max_wait_ms=0) as batcher:
+        other, sequence = batcher.open(), batcher.open()
+        with monkeypatch.context() as patch:
+            patch.setattr(Gatherer, "put_next", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                sequence.submit(x)
+        other.infer(x)  # after the step that was submitted
+        assert sequence.state["n"].data.tolist() == [0]
+        futures = [sequence.submit(x) for _ in range(2)]
+        assert [future.result(10)["steps"].item() for future in futures] == [1, 2]

@@ -176,3 +176,24 @@ def test_cuda_does_not_survive() -> None:
                 "process that this one was forked from. Start processes by 'spawn'"
             )
         np.testing.assert_array_equal(started(request, 1), INIT + X[0] + X[1])
+
+
+@isolated
+def test_a_batcher() -> None:
+    """The child lacks the batcher's thread. Locks that other threads held when it was forked do not stop it."""
+    refused = "Error: the batcher was made in the process that this one was forked from"
+    net = Net()
+    x, s = net.parameter("f32", (1, 3), "x"), net.read_value("s", "f32", (1, 3))
+    total = net.layer("Add", "opset1", [x, s])
+    net.assign("s", total)
+    net.result(net.layer("Relu", "opset1", [total]))
+    with (
+        ov.SequenceBatcher(ov.read_model(*net.build()), 2, "CPU", max_wait_ms=0) as batcher,
+        batcher.open() as sequence,
+    ):
+        for _ in range(3):  # the last two by this thread
+            sequence.infer(X[0][:1])
+        with batcher._slots[0].running:
+            for use in (lambda: sequence.infer(X[0][:1]), lambda: sequence.submit(X[0][:1]), lambda: sequence.state):
+                assert in_child(use) == refused
+        np.testing.assert_array_equal(sequence.infer(X[0][:1])[0], np.maximum(4 * X[0][:1], 0))
