@@ -4,8 +4,10 @@
 
 TREE is a checkout of the build to compare with. The card is the emulator with graphs whose launch returns at once, so
 that what is measured is the Python of a call. The peers compute the model, which adds two vectors of 64 floats, on the
-CPU. For large arrays it is the wall time, as several threads copy, beside one copy by NumPy. Each measurement is a
-process of its own, which takes turns with the others. Needs onnxruntime and openvino.
+CPU. For large arrays it is the wall time, as several threads copy, beside one copy by NumPy. Steps of sequences are
+those of a SequenceBatcher, submitted together, beside a request for each sequence. They are steps of a decoder of four
+layers, whose sequences have different lengths, and of an LSTM. Each measurement is a process of its own, which takes
+turns with the others. Needs onnxruntime and openvino.
 """
 
 from __future__ import annotations
@@ -33,6 +35,9 @@ SHAPE = (1, 64)
 IMAGES = (64, 3, 224, 224)
 CALLS = 2000  # per repetition
 REPETITIONS = 7
+SEQUENCES = (64, 1)
+FRAME, HIDDEN = 64, 128  # of the LSTM
+PROMPTS = 32  # the decoder's prompts have 1 to so many tokens
 
 Worker = Callable[[], dict[str, float]]
 
@@ -124,6 +129,102 @@ def large_arrays(ov: Any, card: str) -> dict[str, float]:
     return figures
 
 
+def lstm() -> tuple[bytes, bytes]:
+    """Return an LSTM cell with states, for one frame at a time, as IR."""
+    from tests.harness.ir import Net
+
+    net, random = Net("lstm"), np.random.default_rng(0)
+    x, *states = net.parameter("f32", (1, FRAME), "x"), *(net.read_value(n, "f32", (1, HIDDEN)) for n in "hc")
+    shapes = (4 * HIDDEN, FRAME), (4 * HIDDEN, HIDDEN), (4 * HIDDEN,)
+    weights = [net.const(random.uniform(-0.1, 0.1, shape).astype(np.float32)) for shape in shapes]
+    cell = net.layer("LSTMCell", "opset4", [x, *states, *weights], {"hidden_size": HIDDEN}, outputs=2)
+    for name, value in zip("hc", cell):
+        net.assign(name, value)
+    net.result(net.layer("Relu", "opset1", [cell[0]], names=["y"]))
+    return net.build()
+
+
+def decoder() -> tuple[bytes, bytes]:
+    """Return a decoder of four layers, as Llama's, as IR."""
+    from tests.harness.models.transformer import Sizes, llama
+
+    return llama(0, Sizes(layers=4, width=32, heads=4, inner=64, vocabulary=256, positions=4096)).ir
+
+
+def frame(sequence: int, step: int) -> dict[str, np.ndarray]:
+    """Return the inputs of a step of `lstm`."""
+    return {"x": np.full((1, FRAME), sequence, np.float32)}
+
+
+def tokens(sequence: int, step: int) -> dict[str, np.ndarray]:
+    """Return the inputs of a step of `decoder`: a prompt, or one token."""
+    prompt = 1 + sequence * 7 % PROMPTS
+    past, count = (prompt + step - 1, 1) if step else (0, prompt)
+    return {
+        "input_ids": (np.arange(past, past + count)[None] * 31 + sequence) % 256,
+        "attention_mask": np.ones((1, past + count), np.int64),
+        "position_ids": np.arange(past, past + count)[None],
+        "beam_idx": np.zeros(1, np.int32),
+    }
+
+
+def step_microseconds(run: Callable[[list[Any]], object], inputs: Callable[[int, int], Any], count: int) -> float:
+    """Return the processor time of a step of ``count`` sequences, in microseconds: the median of some steps after the
+    first few."""
+    times = []
+    for step in range(220):
+        given = [inputs(sequence, step) for sequence in range(count)]
+        start = time.process_time()
+        run(given)
+        times.append(time.process_time() - start)
+    return 1e6 * statistics.median(times[20:])
+
+
+def batched_steps(ov: Any, compiled: Any, count: int) -> Callable[[list[Any]], object]:
+    """Return a function that runs a step of sequences in a batch."""
+    batcher = ov.SequenceBatcher(compiled, count, max_wait_ms=5)
+    sequences = [batcher.open() for _ in range(count)]
+
+    def run(given: list[Any]) -> None:
+        with batcher.together():
+            futures = [sequence.submit(inputs) for sequence, inputs in zip(sequences, given)]
+        for future in futures:
+            future.result()
+
+    return run if count > 1 else lambda given: sequences[0].infer(given[0])
+
+
+def single_steps(ov: Any, compiled: Any, count: int) -> Callable[[list[Any]], object]:
+    """Return a function that runs a step of sequences, each in a request of its own."""
+    requests = [compiled.create_infer_request() for _ in range(count)]
+    return lambda given: [request.infer(inputs) for request, inputs in zip(requests, given)]
+
+
+def sequence_steps(ov: Any, card: str, made: Callable[..., Any]) -> dict[str, float]:
+    """Measure steps of sequences, which `batched_steps` or `single_steps` runs, on a card that does nothing."""
+    from tests.emulator import kernel, stream
+
+    stream.Graph.launch = kernel.KernelNode.run = lambda *args: None  # type: ignore[method-assign]
+    figures = {}
+    for name, model, inputs in (("decoder", decoder, tokens), ("LSTM", lstm, frame)):
+        core = ov.Core()
+        compiled = core.compile_model(core.read_model(*model()), card)
+        for count in SEQUENCES:
+            call = f"step of {count} sequence{'s' if count > 1 else ''}, {name}"
+            figures[call] = step_microseconds(made(ov, compiled, count), inputs, count)
+    return figures
+
+
+def sequences_in_requests() -> dict[str, float]:
+    """Measure steps of sequences that have a request each."""
+    from tests.harness import cuda
+
+    with cuda.registered("emulator") as card:
+        import ovgpu as ov
+
+        return sequence_steps(ov, card, single_steps)
+
+
 def numpy_copies() -> dict[str, float]:
     """Measure a copy by one call of NumPy, of the size of `large`'s input."""
     source = np.ones(IMAGES, np.float32)
@@ -174,6 +275,7 @@ def ovgpu_calls() -> dict[str, float]:
             }
             | queued(ov, compiled, arrays)
             | large_arrays(ov, card)
+            | sequence_steps(ov, card, batched_steps)
         )
 
 
@@ -229,6 +331,7 @@ def openvino_calls() -> dict[str, float]:
 WORKERS: dict[str, Worker] = {
     "before": ovgpu_calls,
     "ovgpu": ovgpu_calls,
+    "a request each": sequences_in_requests,
     "numpy": numpy_copies,
     "onnxruntime": onnxruntime_calls,
     "openvino": openvino_calls,
@@ -261,6 +364,7 @@ def rows_of(figures: dict[str, dict[str, float]]) -> list[Sequence[str]]:
         "38.5 MB shared": ("numpy", "copyto of 38.5 MB"),
     }
     peers |= {call: ("openvino", call) for call in figures["ovgpu"] if call.startswith("queue")}
+    peers |= {call: ("a request each", call) for call in figures["a request each"]}
     rows = []
     for call, now in figures["ovgpu"].items():
         before, (peer, peers_call) = figures["before"][call], peers[call]
@@ -271,7 +375,7 @@ def rows_of(figures: dict[str, dict[str, float]]) -> list[Sequence[str]]:
                 f"{before:.1f}",
                 f"{now:.1f}",
                 f"{now / before:.2f}",
-                f"{peer} {peers_call}: {other:.1f}",
+                f"{peer}: {other:.1f}" if peers_call == call else f"{peer} {peers_call}: {other:.1f}",
                 f"{now / other:.2f}",
             ]
         )

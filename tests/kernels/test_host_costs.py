@@ -124,6 +124,32 @@ def decode_step(device: str) -> Run:
     return run
 
 
+def decode_steps(device: str) -> Run:
+    """Return steps of 64 sequences of Llama in a batch. Half of them have a token more than the others."""
+    batcher = ov.SequenceBatcher(DATA / "llama" / "model.xml", 64, device)
+    sequences, lengths = [batcher.open() for _ in range(64)], [0] * 64
+    (slots,) = batcher._slots
+    slots.gatherer.close()
+    slots.done.wait()
+    slots.gatherer.closed = False  # the batcher's thread has ended: calls are counted in this one
+
+    def submit(index: int) -> Any:
+        count = 1 if lengths[index] else 1 + index % 2
+        lengths[index] += count
+        tokens = np.full((1, count), 1 + index % 8)
+        return sequences[index].submit(decoder_inputs(tokens, np.ones((1, lengths[index]), int)))
+
+    def run() -> None:
+        with batcher.together():
+            futures = [submit(index) for index in range(64)]
+        while not futures[-1].done():
+            slots.run(slots.gatherer.take())
+        for future in futures:
+            future.result()
+
+    return run
+
+
 CASES: dict[str, Callable[[str], Run]] = {
     "small, infer": small_call,
     "small, compiled()": small_compiled,
@@ -136,6 +162,7 @@ CASES: dict[str, Callable[[str], Run]] = {
     "resnet, 64 images": lambda device: recorded("resnet", device, 64),
     "bert": lambda device: recorded("bert", device),
     "llama, a token": decode_step,
+    "llama, decode of 64 sequences": decode_steps,
 }
 
 
