@@ -146,7 +146,7 @@ def test_numbers_that_json_lacks(server: Serving) -> None:
 
 
 def test_outputs_without_rows_are_columns(server: Serving) -> None:
-    """Whether a response can have rows is known only when the inference has run."""
+    """Only an inference that has run shows whether its outputs have rows."""
     assert call(server, "/v1/models/mixed:predict", {"instances": [[1, 2], [3, 4]]}) == (
         200,
         {"outputs": {"first": [[1, 2]], "sum": 10, "y": [[1, 2], [3, 4]]}},
