@@ -84,7 +84,10 @@ def add_to(commands: Any) -> None:
         type=int,
         default=1024,
         metavar="MIB",
-        help="size of all requests that are held at a time (1024)",
+        help="size of all requests, and of answers that are not read, that are held at a time (1024)",
+    )
+    limits.add_argument(
+        "--max-calls", type=int, default=1024, metavar="N", help="calls and streams of gRPC that are open (1024)"
     )
     limits.add_argument(
         "--poll-seconds",
@@ -142,6 +145,7 @@ def run(args: argparse.Namespace) -> None:
             args.poll_seconds,
             args.max_body_mib,
             args.max_held_mib,
+            args.max_calls,
             args.token_file,
             args.tls_cert,
             args.tls_key,

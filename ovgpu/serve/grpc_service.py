@@ -6,15 +6,14 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-import grpc
 from tritonclient.grpc import service_pb2_grpc
 
 from ovgpu.serve import descriptions
-from ovgpu.serve.access import Token
 from ovgpu.serve.calls import Call, recorded
 from ovgpu.serve.errors import ServeError, Status
+from ovgpu.serve.grpc_guard import metadata
 from ovgpu.serve.grpc_messages import format, messages, parse
-from ovgpu.serve.held_bytes import HeldBytes
+from ovgpu.serve.held_bytes import HeldAnswers, HeldBytes
 from ovgpu.serve.service import Service
 
 INTERFACE = "gRPC"
@@ -23,10 +22,10 @@ MAX_OUTSTANDING = 128  # inferences of a stream: no more are read until the clie
 
 
 class GrpcService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
-    """Methods of the service, named as the protocol has them."""
+    """Methods of the service, named as the protocol has them. They raise ServeError."""
 
-    def __init__(self, service: Service, token: Token | None, held: HeldBytes) -> None:
-        self._service, self._token, self._held = service, token, held
+    def __init__(self, service: Service, held: HeldBytes) -> None:
+        self._service, self._held = service, held
         self._readers: set[asyncio.Task[None]] = set()
 
     # ---- inference
@@ -37,16 +36,16 @@ class GrpcService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignor
 
     async def ModelStreamInfer(self, requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
         """Run the inferences of a stream, side by side, and yield their responses in the order of the requests."""
-        await self._check_token("ModelStreamInfer", context)
         answers = asyncio.Queue[asyncio.Task[Any] | None]()
         capacity = asyncio.Semaphore(MAX_OUTSTANDING)
         running = set[asyncio.Task[Any]]()
+        unread = HeldAnswers(self._held)
 
         async def read() -> None:
             try:
                 while True:
                     await capacity.acquire()
-                    task = asyncio.create_task(self._streamed(await anext(requests), context))
+                    task = asyncio.create_task(self._streamed(await anext(requests), context, unread))
                     running.add(task)
                     task.add_done_callback(running.discard)
                     answers.put_nowait(task)
@@ -60,26 +59,31 @@ class GrpcService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignor
         reader.add_done_callback(self._readers.discard)
         try:
             while (task := await answers.get()) is not None:
-                yield await task
+                response = await task
+                yield response
+                unread.remove(response.ByteSize())
                 capacity.release()
         finally:
-            for task in (reader, *running):
-                task.cancel()
+            unread.close()
+            for running_task in (reader, *running):
+                running_task.cancel()
 
     def end_streams(self) -> None:
         """Read no more requests from streams. They end with the responses to the requests that were read."""
         for reader in self._readers:
             reader.cancel()
 
-    async def _streamed(self, request: Any, context: Any) -> Any:
+    async def _streamed(self, request: Any, context: Any, unread: HeldAnswers) -> Any:
         """Return the response to an inference of a stream, which has a field for an error."""
-        with recorded(INTERFACE, "ModelStreamInfer", context.peer(), _metadata(context)) as call:
+        with recorded(INTERFACE, "ModelStreamInfer", context.peer(), metadata(context)) as call:
             call.model, call.id = request.model_name, request.id
             try:
-                return messages.ModelStreamInferResponse(infer_response=await self._infer(request, None, call))
+                response = messages.ModelStreamInferResponse(infer_response=await self._infer(request, None, call))
             except Exception as error:
                 empty = messages.ModelInferResponse(model_name=request.model_name, id=request.id)
-                return messages.ModelStreamInferResponse(error_message=str(call.fail(error)), infer_response=empty)
+                response = messages.ModelStreamInferResponse(error_message=str(call.fail(error)), infer_response=empty)
+        unread.add(response.ByteSize())
+        return response
 
     async def _infer(self, request: Any, context: Any | None, call: Call) -> Any:
         size, left = request.ByteSize(), None if context is None else context.time_remaining()
@@ -190,9 +194,8 @@ class GrpcService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignor
         return await self._answer(method, request, context, answer)
 
     async def _answer(self, method: str, request: Any, context: Any, answer: Callable[[Call], Awaitable[Any]]) -> Any:
-        """Return the response to a call, or abort it with the status of an error. Record the call."""
-        await self._check_token(method, context)
-        with recorded(INTERFACE, method, context.peer(), _metadata(context)) as call:
+        """Return the response to a call, or raise its error as the client may see it. Record the call."""
+        with recorded(INTERFACE, method, context.peer(), metadata(context)) as call:
             call.model = getattr(request, "model_name", "") or getattr(request, "name", "")
             call.id = getattr(request, "id", "")
             try:
@@ -202,18 +205,4 @@ class GrpcService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignor
             except asyncio.CancelledError:
                 call.status = Status.CANCELLED
                 raise
-        await _abort(context, failure)
-
-    async def _check_token(self, method: str, context: Any) -> None:
-        if self._token is not None and not self._token.allows(_metadata(context).get("authorization", "")):
-            await _abort(context, ServeError(Status.UNAUTHENTICATED, "the call has no valid token"))
-
-
-async def _abort(context: Any, error: ServeError) -> None:
-    retry = error.retry_after
-    pushback = () if retry is None else (("grpc-retry-pushback-ms", str(1000 * retry)),)
-    await context.abort(getattr(grpc.StatusCode, error.status.name), str(error), pushback)
-
-
-def _metadata(context: Any) -> dict[str, str]:
-    return {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
+        raise failure

@@ -1,4 +1,4 @@
-"""Class HttpProtocol: limits for the heads of HTTP requests, which uvicorn does not have."""
+"""Class HttpProtocol: limits for the heads of HTTP requests and for unread answers, which uvicorn does not have."""
 
 from __future__ import annotations
 
@@ -7,25 +7,52 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from ovgpu.serve.held_bytes import HeldBytes
+
 MAX_HEAD = 1 << 16  # bytes
 HEAD_SECONDS = 30.0  # within which a head must arrive
+ANSWER_SECONDS = 60.0  # within which a client must read an answer
 
 
 class HttpProtocol(HttpToolsProtocol):
-    """Connection of HTTP/1.1. It is closed if the head of a request, or data after a body, is too long or too slow."""
+    """Connection of HTTP/1.1. It is closed if the head of a request, or data after a body, is too long or too slow.
 
-    def __init__(self, *args: Any, **options: Any) -> None:
+    It is also closed if its client does not read an answer in time. Until then, the answer counts as ``held``.
+    """
+
+    def __init__(self, *args: Any, held: HeldBytes, **options: Any) -> None:
         super().__init__(*args, **options)
         self._head = 0  # bytes since the last end of a head, part of a body, or end of a request
         self._timer: asyncio.TimerHandle | None = None
+        self._held, self._unread = held, 0  # bytes that the operating system has not taken yet
+        self._unread_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        transport.set_write_buffer_limits(1)  # `pause_writing` tells that bytes wait; for TLS, 0 would always pause
         self._start_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
+        self._end_unread()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unread = self.transport.get_write_buffer_size()
+        self._held.keep(self._unread)
+        self._unread_timer = self.loop.call_later(ANSWER_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        self._end_unread()
+        super().resume_writing()
+
+    def _end_unread(self) -> None:
+        self._held.release(self._unread)
+        self._unread = 0
+        if self._unread_timer is not None:
+            self._unread_timer.cancel()
+            self._unread_timer = None
 
     def data_received(self, data: bytes) -> None:
         self._head += len(data)

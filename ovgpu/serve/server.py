@@ -23,7 +23,7 @@ from ovgpu.errors import Error
 from ovgpu.runtime.printing import counted
 from ovgpu.serve.access import Token, check_certificate, check_exposure, resolve
 from ovgpu.serve.engines import EngineOptions, open_engine
-from ovgpu.serve.grpc_decoding import DecodingInterceptor
+from ovgpu.serve.grpc_guard import GuardInterceptor
 from ovgpu.serve.grpc_service import GrpcService
 from ovgpu.serve.held_bytes import HeldBytes
 from ovgpu.serve.http_app import HttpApp
@@ -57,6 +57,7 @@ class ServerOptions:
     poll_seconds: float = 1.0
     body_mib: int = 64
     held_mib: int = 1024
+    max_calls: int = 1024
     token_file: Path | None = None
     tls_cert: Path | None = None
     tls_key: Path | None = None
@@ -196,6 +197,7 @@ class Server:
         tls: dict[str, Any] = {}
         if options.tls_cert and options.tls_key:
             tls = {"ssl_certfile": str(options.tls_cert), "ssl_keyfile": str(options.tls_key)}
+        protocol: Any = partial(HttpProtocol, held=self.held)
         config = uvicorn.Config(
             app.asgi,
             log_config=None,
@@ -204,7 +206,7 @@ class Server:
             proxy_headers=False,
             lifespan="off",
             ws="none",
-            http=HttpProtocol,
+            http=protocol,
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=round(options.grace_seconds) or 1,
             backlog=BACKLOG,
@@ -214,16 +216,20 @@ class Server:
 
     async def _grpc_server(self, service: Service) -> tuple[GrpcService, Any]:
         """Return the service of gRPC, and its server, or None if gRPC is switched off."""
-        options, grpc_service = self._options, GrpcService(service, self._token, self.held)
+        options, grpc_service = self._options, GrpcService(service, self.held)
         if options.grpc_port is None:
             return grpc_service, None
+        message_bytes = min(options.body_mib * MIB, MAX_MESSAGE)
         server = grpc.aio.server(
             options=[
-                ("grpc.max_receive_message_length", min(options.body_mib * MIB, MAX_MESSAGE)),
+                ("grpc.max_receive_message_length", message_bytes),
                 ("grpc.max_send_message_length", -1),
+                ("grpc.max_concurrent_streams", options.max_calls),  # of a connection; others wait in their client
                 ("grpc.so_reuseport", 0),
             ],
-            interceptors=[DecodingInterceptor()],
+            interceptors=[
+                GuardInterceptor(self._token, self.held, message_bytes, options.max_calls, options.idle_seconds)
+            ],
         )
         service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(grpc_service, server)
         address = _shown(self._address, options.grpc_port)
@@ -257,6 +263,7 @@ def _check_numbers(options: ServerOptions) -> None:
     engine = options.engine
     for name, value in (
         ("max-queue", options.max_queue),
+        ("max-calls", options.max_calls),
         ("idle-seconds", options.idle_seconds),
         ("max-batch-size", engine.max_batch_size),
         ("max-sequences", engine.max_sequences),

@@ -143,7 +143,7 @@ def test_all_methods_need_the_token_but_health(server: Serving) -> None:
     assert {name for name, code in codes.items() if code == "OK"} == {"ServerLive", "ServerReady"}
     refused = {name for name, code in codes.items() if code == "UNAUTHENTICATED"}
     assert {"ModelInfer", "ModelStreamInfer", "RepositoryModelUnload", "ModelMetadata"} <= refused
-    assert set(codes.values()) == {"OK", "UNAUTHENTICATED", "UNIMPLEMENTED"}
+    assert set(codes.values()) == {"OK", "UNAUTHENTICATED"}
 
 
 def test_streams_need_the_token(server: Serving) -> None:
@@ -352,6 +352,7 @@ def test_hosts_without_an_address(repository: Path, host: str) -> None:
         ({"body_mib": 0}, "--max-body-mib 0"),
         ({"body_mib": 9, "held_mib": 8}, "--max-held-mib 8"),
         ({"max_queue": 0}, "--max-queue 0"),
+        ({"max_calls": 0}, "--max-calls 0"),
         ({"idle_seconds": 0}, "--idle-seconds 0"),
         ({"engine": EngineOptions(max_batch_size=0)}, "--max-batch-size 0"),
         ({"engine": EngineOptions(requests=-1)}, "--requests -1"),

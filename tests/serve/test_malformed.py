@@ -292,7 +292,7 @@ def test_wrong_sizes_of_binary_data(wire: Wire, sizes: Any, raw: int, text: str)
 
 def test_malformed_messages(wire: Wire) -> None:
     malformed = Answer("INVALID_ARGUMENT", "the message is malformed")
-    for method in ("ModelInfer", "ModelReady", "ServerLive", "RepositoryIndex"):
+    for method in ("ModelInfer", "ModelReady", "ServerMetadata", "RepositoryIndex"):
         assert wire.call(b"\xff\xff\xff", method) == malformed
     assert wire.call(b"\x0a\x01\xff") == malformed  # a name that is no UTF-8
     assert wire.call(b"", "Nothing").status == "UNIMPLEMENTED"

@@ -1,0 +1,217 @@
+"""Class GuardInterceptor: limits of gRPC calls that apply before a message is received, and until its answer is read.
+
+The package grpc receives the message of a unary call before it calls the handler. It tells nothing of a message until
+all of it is there, and cannot take an answer back. Therefore all handlers are handlers of streams here, which read
+their messages themselves, and an answer that nobody reads ends with its connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import stat
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from ipaddress import IPv6Address, ip_address
+from typing import Any
+from urllib.parse import unquote
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from ovgpu.serve.access import Token
+from ovgpu.serve.errors import ServeError, Status, invalid
+from ovgpu.serve.held_bytes import HeldBytes
+
+HEALTH = ("ServerLive", "ServerReady")  # methods that need no token; their messages, which are empty, are not read
+LATE_SECONDS = 0.25  # after which a message that has not arrived counts as held
+MESSAGE_SECONDS = 60.0  # within which a message must arrive
+ANSWER_SECONDS = 60.0  # within which a client must read an answer
+SOCKETS = "/dev/fd"  # folder of the open files of this process
+
+log = logging.getLogger(__name__)
+
+
+class GuardInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
+    """Interceptor that wraps the handlers of all methods. They may raise ServeError.
+
+    At most ``max_calls`` calls are open at a time. A message has up to ``message_bytes``. A stream ends when no message
+    has arrived for ``idle_seconds``.
+    """
+
+    def __init__(
+        self, token: Token | None, held: HeldBytes, message_bytes: int, max_calls: int, idle_seconds: float
+    ) -> None:
+        self._token, self._held, self._message_bytes = token, held, message_bytes
+        self._max_calls, self._idle_seconds = max_calls, idle_seconds
+        self._calls = 0
+
+    async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:
+        """Return the handler of a method, wrapped; None if there is no such method."""
+        handler = await continuation(details)
+        if handler is None:
+            return None
+        health = details.method.rpartition("/")[2] in HEALTH
+
+        async def answer(requests: Any, context: Any) -> Any:
+            try:
+                request = None
+                if not health:
+                    self._admit(context)
+                    request = _decoded(handler, await self._received(context))
+                response = await handler.unary_unary(request, context)
+                self._count_until_sent(context, response.ByteSize())
+                return response
+            except ServeError as error:
+                failure = _without_frames(error)
+            await _abort(context, failure)
+
+        async def stream(requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
+            failure: ServeError | None = None
+
+            async def decoded() -> AsyncIterator[Any]:
+                nonlocal failure
+                try:
+                    while True:
+                        async with asyncio.timeout(self._idle_seconds):
+                            data = await context.read()
+                        if data is grpc.aio.EOF:
+                            return
+                        yield _decoded(handler, data)
+                except TimeoutError:
+                    text = f"the stream had no inference for {self._idle_seconds:g} seconds"
+                    failure = ServeError(Status.DEADLINE_EXCEEDED, text)
+                except ServeError as error:
+                    failure = _without_frames(error)
+
+            try:
+                self._admit(context)
+                async for response in handler.stream_stream(decoded(), context):
+                    timer = _close_if_unread(context)
+                    try:
+                        yield response
+                    finally:
+                        timer.cancel()
+            except ServeError as error:
+                failure = _without_frames(error)
+            if failure is not None:
+                await _abort(context, failure)
+
+        if handler.stream_stream:
+            return grpc.stream_stream_rpc_method_handler(stream, None, handler.response_serializer)
+        return grpc.stream_unary_rpc_method_handler(answer, None, handler.response_serializer)
+
+    def _admit(self, context: Any) -> None:
+        """Count a call until it ends. Raise ServeError if it has no valid token, or if too many are open."""
+        if self._token is not None and not self._token.allows(metadata(context).get("authorization", "")):
+            raise ServeError(Status.UNAUTHENTICATED, "the call has no valid token")
+        if self._calls >= self._max_calls:
+            raise ServeError(Status.UNAVAILABLE, f"{self._calls} calls are open already", 1)
+        self._calls += 1
+        context.add_done_callback(self._end)
+
+    def _end(self, context: Any) -> None:
+        self._calls -= 1
+
+    async def _received(self, context: Any) -> bytes:
+        """Return the message of a unary call. Raise ServeError if it is late, or if too many others are.
+
+        Nothing is known of a message that has not arrived, so that it counts as if it were as large as possible. Small
+        messages of clients that are not slow arrive before that.
+        """
+        claimed, refused = 0, ServeError(Status.DEADLINE_EXCEEDED, "the message has not arrived in time")
+        loop = asyncio.get_running_loop()
+
+        def claim() -> None:
+            nonlocal claimed, refused
+            try:
+                self._held.reserve(self._message_bytes)
+                claimed = self._message_bytes
+            except ServeError as error:
+                refused = error
+                limit.reschedule(loop.time())
+
+        timer = loop.call_later(LATE_SECONDS, claim)
+        try:
+            async with asyncio.timeout(MESSAGE_SECONDS) as limit:
+                data = await context.read()
+        except TimeoutError:
+            raise refused from None
+        finally:
+            timer.cancel()
+            self._held.release(claimed)
+        if data is grpc.aio.EOF:
+            raise invalid("the call has no message")
+        received: bytes = data
+        return received
+
+    def _count_until_sent(self, context: Any, size: int) -> None:
+        """Count the answer of a unary call as held until its client has read it, which it must do in time."""
+        timer = _close_if_unread(context)
+        self._held.keep(size)
+
+        def sent(context: Any) -> None:
+            timer.cancel()
+            self._held.release(size)
+
+        context.add_done_callback(sent)
+
+
+def metadata(context: Any) -> dict[str, str]:
+    """Return the metadata of a call that are text, by their keys."""
+    return {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
+
+
+def _decoded(handler: Any, data: bytes) -> Any:
+    try:
+        return handler.request_deserializer(data)
+    except DecodeError:
+        raise invalid("the message is malformed") from None
+
+
+def _without_frames(error: ServeError) -> ServeError:
+    """Return an error without its frames: they hold messages, and grpc keeps an error as long as its call."""
+    error.__traceback__ = error.__context__ = None
+    return error
+
+
+async def _abort(context: Any, error: ServeError) -> None:
+    """End a call with the status of an error. Raises: the exception by which grpc ends the handler."""
+    retry = error.retry_after
+    pushback = () if retry is None else (("grpc-retry-pushback-ms", str(1000 * retry)),)
+    timer = _close_if_unread(context)
+    try:
+        await context.abort(getattr(grpc.StatusCode, error.status.name), str(error), pushback)
+    finally:
+        timer.cancel()
+
+
+def _close_if_unread(context: Any) -> asyncio.TimerHandle:
+    """Return a timer that closes the connection of a call, unless it is cancelled when the answer is sent."""
+    return asyncio.get_running_loop().call_later(ANSWER_SECONDS, lambda: _close_connection(context.peer()))
+
+
+def _close_connection(peer: str) -> None:
+    """Close the connection of a peer, such as ``ipv4:127.0.0.1:5000``. With it, all its calls end.
+
+    grpc has no function for this. Its answers stay in memory until the client reads them or the connection is gone.
+    """
+    host, _, port = unquote(peer.partition(":")[2]).rpartition(":")
+    wanted = (_plain(host.strip("[]")), int(port))
+    log.warning("the connection of %s is closed: its client has not read an answer in time", peer)
+    for name in os.listdir(SOCKETS):
+        with suppress(OSError):  # the file was closed meanwhile, or is a socket without a peer
+            if stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                with socket.socket(fileno=os.dup(int(name))) as connection:
+                    found = connection.getpeername()
+                    if isinstance(found, tuple) and (_plain(found[0]), found[1]) == wanted:
+                        connection.shutdown(socket.SHUT_RDWR)
+
+
+def _plain(host: str) -> str:
+    """Return an address in its canonical form, as IPv4 if it is one that IPv6 maps."""
+    address = ip_address(host)
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return str(mapped or address)
