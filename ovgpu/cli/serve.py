@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -113,12 +112,12 @@ def run(args: argparse.Namespace) -> None:
 
     try:
         from ovgpu.serve.engines import EngineOptions
+        from ovgpu.serve.log_queue import logging_to_queues
         from ovgpu.serve.server import Server, ServerOptions
     except ImportError as error:
         raise Error(
             f"the server needs packages that are not installed ({error.name}): {install_command('serve')}"
         ) from error
-    _log(not args.no_access_log)
     properties = {
         name: value
         for name, value in (("INFERENCE_PRECISION_HINT", args.precision), ("CACHE_DIR", args.cache_dir))
@@ -157,19 +156,5 @@ def run(args: argparse.Namespace) -> None:
     )
     gc.set_threshold(10_000, 10, 10)  # requests make many objects, and no cycles
     tasks.leave_core()
-    asyncio.run(server.run())
-
-
-def _log(access: bool) -> None:
-    """Print messages to stderr, and the access log to stdout."""
-    import logging
-
-    messages = logging.StreamHandler(sys.stderr)
-    messages.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    root = logging.getLogger("ovgpu.serve")
-    root.addHandler(messages)
-    root.setLevel(logging.INFO)
-    calls = logging.getLogger("ovgpu.serve.access")
-    calls.propagate = False
-    calls.setLevel(logging.INFO if access else logging.CRITICAL)
-    calls.addHandler(logging.StreamHandler(sys.stdout))
+    with logging_to_queues(not args.no_access_log):
+        asyncio.run(server.run())

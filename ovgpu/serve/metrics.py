@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
+from ovgpu.serve.log_queue import dropped_lines
 from ovgpu.serve.models import Models, Version
 from ovgpu.serve.statistics import Histogram
 
@@ -45,6 +46,9 @@ class Metrics(Collector):
         memory = GaugeMetricFamily(
             "ovgpu_device_memory_bytes", "Memory that models take on a device.", labels=("device",)
         )
+        dropped = CounterMetricFamily("ovgpu_log_lines_dropped", "Lines of logs that were dropped.", labels=("log",))
+        for log, count in dropped_lines():
+            dropped.add_metric([log], count)
         devices: dict[str, int] = {}
         versions = {(version.name, version.number): version for version in reversed(self._models.versions())}
         for version in versions.values():  # only the current one of versions with the same number
@@ -66,7 +70,7 @@ class Metrics(Collector):
             devices.update(version.engine.memory())
         for device, used in devices.items():
             memory.add_metric([device], used)
-        yield from (succeeded, failed, request, waited, computed, rows, current, sequences, slots, memory)
+        yield from (succeeded, failed, request, waited, computed, rows, current, sequences, slots, memory, dropped)
 
 
 def _add_gauges(
