@@ -22,6 +22,11 @@ def add_to(commands: Any) -> None:
     )
     parser.add_argument("--precision", default="", metavar="TYPE", help="f32, tf32, f16 or bf16")
     parser.add_argument("--cache_dir", default="", metavar="FOLDER", help="folder of compiled kernels and models")
+    parser.add_argument(
+        "--keep-going",
+        action="store_true",
+        help="be ready even if models cannot be loaded; by default, the server is not, and does not start without a model",
+    )
 
     network = parser.add_argument_group("network")
     network.add_argument("--host", default="127.0.0.1", help="address to listen on (default: loopback)")
@@ -152,6 +157,7 @@ def run(args: argparse.Namespace) -> None:
             args.state_dir,
             args.discard_states,
             args.grace_seconds,
+            args.keep_going,
         )
     )
     gc.set_threshold(10_000, 10, 10)  # requests make many objects, and no cycles

@@ -100,7 +100,7 @@ class GrpcService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignor
         return messages.ServerLiveResponse(live=True)
 
     async def ServerReady(self, request: Any, context: Any) -> Any:
-        """Tell whether inferences are accepted."""
+        """Tell whether inferences are accepted for all models."""
         return messages.ServerReadyResponse(ready=self._service.ready)
 
     async def ModelReady(self, request: Any, context: Any) -> Any:
@@ -111,7 +111,7 @@ class GrpcService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignor
                 self._service.models.find(request.name, request.version)
             except ServeError:
                 return messages.ModelReadyResponse(ready=False)
-            return messages.ModelReadyResponse(ready=self._service.ready)
+            return messages.ModelReadyResponse(ready=self._service.accepting)
 
         return await self._describe("ModelReady", request, context, ready)
 

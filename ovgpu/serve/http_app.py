@@ -188,7 +188,7 @@ class HttpApp:
         return JSONResponse({"ready": ready}, 200 if ready else 503)
 
     async def _model_ready(self, request: Request, call: Call) -> Response:
-        ready = self._service.ready
+        ready = self._service.accepting
         return JSONResponse({"name": self._version(request).name, "ready": ready}, 200 if ready else 503)
 
     async def _server_metadata(self, request: Request, call: Call) -> Response:

@@ -106,6 +106,10 @@ class Models:
         """Return all loaded versions, including retired ones."""
         return [*self.current.values(), *self.retired]
 
+    def missing(self) -> list[str]:
+        """Return the names of models that could not be loaded in any version, and that no client has unloaded."""
+        return [name for name in self.failures if name not in self.current and name not in self._unloaded]
+
     def index(self) -> list[tuple[str, str, str, str]]:
         """Return (name, version, state, reason) of each model of the repository."""
         rows = [(v.name, v.number, "READY", "") for v in self.current.values()]

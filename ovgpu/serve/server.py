@@ -65,6 +65,7 @@ class ServerOptions:
     state_dir: Path | None = None
     discard_states: bool = False
     grace_seconds: float = 30.0
+    keep_going: bool = False
 
 
 class Server:
@@ -97,8 +98,9 @@ class Server:
     async def run(self, ready: asyncio.Event | None = None) -> None:
         """Serve until `stop`, SIGTERM or SIGINT. Then refuse new inferences, and wait for running ones to end.
 
-        ``ready`` is set when the models are loaded. A second signal ends running inferences as well. Raises: Error if
-        sequences could not be saved.
+        ``ready`` is set when the models are loaded. A second signal ends running inferences as well. Raises: Error if a
+        port cannot be opened, if no model can be loaded and the option ``keep_going`` is not set, or if sequences could
+        not be saved.
         """
         options = self._options
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
@@ -106,7 +108,9 @@ class Server:
         _allow_open_files()
         states = StateFolder(options.state_dir) if options.state_dir else None
         models = Models(self._repository, self._opener, options.max_queue, digests=states is not None)
-        self.service = service = Service(models, OpenSequences(options.idle_seconds), states, options.discard_states)
+        self.service = service = Service(
+            models, OpenSequences(options.idle_seconds), states, options.discard_states, options.keep_going
+        )
         http = self._http_server(service)
         listening = self._listen()
         try:

@@ -25,7 +25,8 @@ log = logging.getLogger(__name__)
 class Service:
     """Models and the sequences of clients, and the inferences that use them.
 
-    All methods are called on the thread of one event loop.
+    With ``keep_going``, models that cannot be loaded do not keep the server from being ready. All methods are called on
+    the thread of one event loop.
     """
 
     def __init__(
@@ -34,18 +35,24 @@ class Service:
         sequences: OpenSequences,
         states: StateFolder | None = None,
         discard_states: bool = False,
+        keep_going: bool = False,
     ) -> None:
         """With ``discard_states``, saved states of other files of a model are deleted."""
         self.models, self.sequences, self._states = models, sequences, states
-        self._discard_states = discard_states
+        self._discard_states, self._keep_going = discard_states, keep_going
         self.stopping = asyncio.Event()
         self.loaded = False  # True after the models of the repository have been loaded once
         self.started = time.time()
 
     @property
-    def ready(self) -> bool:
-        """True if inferences are accepted."""
+    def accepting(self) -> bool:
+        """True if inferences are accepted, for models that are loaded."""
         return self.loaded and not self.stopping.is_set()
+
+    @property
+    def ready(self) -> bool:
+        """True if inferences are accepted for all models."""
+        return self.accepting and (self._keep_going or not self.models.missing())
 
     async def infer(self, request: InferenceRequest, interface: str, method: str) -> InferenceResponse:
         """Run an inference. ``interface`` and ``method`` say how the client called it, for statistics.
@@ -53,7 +60,7 @@ class Service:
         If the task is cancelled, or the deadline passes, an inference that has not begun is not computed.
         """
         started = time.perf_counter()
-        if not self.ready:
+        if not self.accepting:
             doing = "stopping" if self.stopping.is_set() else "loading its models"
             raise ServeError(Status.UNAVAILABLE, f"the server is {doing}", 1)
         version, step = self._version(request)
@@ -109,8 +116,11 @@ class Service:
     # ---- start and stop
 
     async def start(self) -> None:
-        """Load the models, and open the sequences that were saved."""
+        """Load the models, and open the sequences that were saved. Raise Error if no model can be loaded."""
         await self.models.refresh(settled=False)
+        if self.models.failures and not self.models.current and not self._keep_going:
+            reasons = "; ".join(f"'{name}': {reason}" for name, reason in self.models.failures.items())
+            raise Error(f"no model could be loaded (--keep-going serves nevertheless): {reasons}")
         saved = sorted(self._states.load(), key=lambda stored: (stored.model, stored.version)) if self._states else []
         for (model, number), sequences in groupby(saved, lambda stored: (stored.model, stored.version)):
             async with self.models.ending(model, number) as version:

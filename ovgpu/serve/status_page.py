@@ -35,7 +35,10 @@ def status_page(service: Service) -> str:
         for name, version_number, state, reason in service.models.index()
         if state != "READY"
     ]
-    state = "stopping" if service.stopping.is_set() else "ready" if service.ready else "loading models"
+    if service.accepting:
+        state = "ready" if service.ready else "not ready, because models are not loaded"
+    else:
+        state = "stopping" if service.stopping.is_set() else "loading models"
     pictures = "".join(
         f"<h2>{escape(version.name)}, version {escape(version.number)}</h2>{_picture(version)}" for version in versions
     )
