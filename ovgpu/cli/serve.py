@@ -25,7 +25,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "--keep-going",
         action="store_true",
-        help="be ready even if models cannot be loaded; by default, the server is not, and does not start without a model",
+        help="start and be ready even if models cannot be loaded",
     )
 
     network = parser.add_argument_group("network")
@@ -39,6 +39,14 @@ def add_to(commands: Any) -> None:
         "--insecure",
         action="store_true",
         help="listen beyond loopback without a token: anyone who reaches the port can use the models",
+    )
+
+    network.add_argument(
+        "--allowed-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="name by which clients without a token may call REST, beside localhost and addresses; * means any",
     )
 
     batches = parser.add_argument_group("batches and sequences")
@@ -158,6 +166,7 @@ def run(args: argparse.Namespace) -> None:
             args.discard_states,
             args.grace_seconds,
             args.keep_going,
+            tuple(args.allowed_host),
         )
     )
     gc.set_threshold(10_000, 10, 10)  # requests make many objects, and no cycles

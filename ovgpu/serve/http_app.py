@@ -14,7 +14,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from ovgpu.serve import descriptions, predict, rest
-from ovgpu.serve.access import Token
+from ovgpu.serve.access import AllowedHosts, Token
 from ovgpu.serve.calls import Call, recorded
 from ovgpu.serve.errors import ServeError, Status
 from ovgpu.serve.held_bytes import HeldBytes
@@ -40,10 +40,13 @@ class TooLargeError(ServeError):
 
 
 class HttpApp:
-    """ASGI application. ``body_bytes`` limits the body of one request, ``held`` the bodies of all requests together."""
+    """ASGI application. ``body_bytes`` limits the body of one request, ``held`` the bodies of all requests together.
 
-    def __init__(self, service: Service, token: Token | None, body_bytes: int, held: HeldBytes) -> None:
-        self._service, self._models, self._token = service, service.models, token
+    ``access`` is the token that requests must have, or the hosts by which they may call without one.
+    """
+
+    def __init__(self, service: Service, access: Token | AllowedHosts, body_bytes: int, held: HeldBytes) -> None:
+        self._service, self._models, self._access = service, service.models, access
         self._body_bytes, self._held = body_bytes, held
         self._metrics = Metrics(service.models)
         model = "/v2/models/{model}"
@@ -96,12 +99,8 @@ class HttpApp:
         with recorded(INTERFACE, method, peer, request.headers) as call:
             call.model = request.path_params.get("model", "")
             try:
-                if (
-                    guarded
-                    and self._token is not None
-                    and not self._token.allows(request.headers.get("authorization", ""))
-                ):
-                    raise ServeError(Status.UNAUTHENTICATED, "the request has no valid token")
+                if guarded:
+                    self._check_access(request)
                 return await handler(request, call)
             except ClientDisconnect:
                 call.status = Status.CANCELLED
@@ -113,6 +112,14 @@ class HttpApp:
             headers["WWW-Authenticate"] = "Bearer"
         code = 413 if isinstance(failure, TooLargeError) else failure.status.value
         return JSONResponse({"error": str(failure)}, code, headers)
+
+    def _check_access(self, request: Request) -> None:
+        """Raise ServeError if a request has no valid token, or may be one of a page of another site."""
+        headers = request.headers
+        if isinstance(self._access, AllowedHosts):
+            self._access.check(", ".join(headers.getlist("host")), headers.get("origin"))
+        elif not self._access.allows(headers.get("authorization", "")):
+            raise ServeError(Status.UNAUTHENTICATED, "the request has no valid token")
 
     # ---- inference
 

@@ -21,7 +21,7 @@ from tritonclient.grpc import service_pb2_grpc
 
 from ovgpu.errors import Error
 from ovgpu.runtime.printing import counted
-from ovgpu.serve.access import Token, check_certificate, check_exposure, resolve
+from ovgpu.serve.access import AllowedHosts, Token, check_certificate, check_exposure, resolve
 from ovgpu.serve.engines import EngineOptions, open_engine
 from ovgpu.serve.grpc_guard import GuardInterceptor
 from ovgpu.serve.grpc_service import GrpcService
@@ -66,6 +66,7 @@ class ServerOptions:
     discard_states: bool = False
     grace_seconds: float = 30.0
     keep_going: bool = False
+    allowed_hosts: tuple[str, ...] = ()
 
 
 class Server:
@@ -79,6 +80,7 @@ class Server:
         self._token = Token(options.token_file) if options.token_file else None
         self._address = resolve(options.host)
         check_exposure(self._address, self._token, options.insecure)
+        self._hosts = AllowedHosts(self._address, options.allowed_hosts, options.host)
         check_certificate(options.tls_cert, options.tls_key)
         _check_numbers(options)
         self._repository = Repository(options.path, options.name)
@@ -197,7 +199,7 @@ class Server:
 
     def _http_server(self, service: Service) -> uvicorn.Server:
         options = self._options
-        app = HttpApp(service, self._token, options.body_mib * MIB, self.held)
+        app = HttpApp(service, self._token or self._hosts, options.body_mib * MIB, self.held)
         tls: dict[str, Any] = {}
         if options.tls_cert and options.tls_key:
             tls = {"ssl_certfile": str(options.tls_cert), "ssl_keyfile": str(options.tls_key)}

@@ -268,7 +268,9 @@ class Faults:
                 "parameters": {"sequence_id": "slow", "sequence_start": True},
             }
         ).encode()
-        head = f"POST /v2/models/ledger/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+        head = (
+            f"POST /v2/models/ledger/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+        )
         with ExitStack() as stack:
             for _ in range(20):
                 connection = stack.enter_context(socket.create_connection(("127.0.0.1", self._ports[0]), SECONDS))
@@ -280,11 +282,12 @@ class Faults:
 
     async def _send_nonsense(self) -> None:
         """Send bytes that are no requests, or only the beginning of one."""
+        post = b"POST /v2/models/ledger/infer HTTP/1.1\r\nHost: localhost\r\n"
         heads = [
-            b'POST /v2/models/ledger/infer HTTP/1.1\r\nContent-Length: 1000\r\n\r\n{"inputs": [',
-            b"POST /v2/models/ledger/infer HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n",
+            post + b'Content-Length: 1000\r\n\r\n{"inputs": [',
+            post + b"Content-Length: 99999999999\r\n\r\n",
             b"GET / HTT",
-            b"POST /v2/models/ledger/infer HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nffffffff\r\n",
+            post + b"Transfer-Encoding: chunked\r\n\r\nffffffff\r\n",
             b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x04\x08",
         ]
         for port in self._ports:

@@ -23,8 +23,9 @@ from starlette.routing import Route
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from ovgpu.errors import Error
-from ovgpu.serve.access import Token, check_exposure, resolve
+from ovgpu.serve.access import AllowedHosts, Token, check_exposure, resolve
 from ovgpu.serve.engines import EngineOptions
+from ovgpu.serve.errors import ServeError, Status
 from ovgpu.serve.http_app import HttpApp
 from ovgpu.serve.server import Server, ServerOptions
 from tests.harness.servers.serving import INTERFACES, SECONDS, Client, Serving, fails, serving, write
@@ -110,7 +111,7 @@ def test_a_header_that_is_no_ascii(server: Serving) -> None:
 
 def test_all_routes_need_the_token_but_health(server: Serving) -> None:
     assert server.server.service is not None
-    app = HttpApp(server.server.service, None, 1, server.server.held)
+    app = HttpApp(server.server.service, AllowedHosts("127.0.0.1"), 1, server.server.held)
     refused, open_ = set(), set()
     for route in app.asgi.routes:
         assert isinstance(route, Route)
@@ -201,6 +202,130 @@ def test_files_that_cannot_be_read(tmp_path: Path, repository: Path) -> None:
     for file in (tmp_path, tmp_path / "nothing"):
         with pytest.raises(Error, match="the token cannot be read"):
             Server(ServerOptions(repository, token_file=file))
+
+
+# ---- hosts and sites, without a token
+
+
+@pytest.fixture(scope="module")
+def open_server(repository: Path) -> Iterator[Serving]:
+    """A server on loopback that asks for no token."""
+    with serving(repository, allowed_hosts=("models.example",)) as found:
+        yield found
+
+
+@pytest.mark.parametrize(
+    ("host", "allowed"),
+    [
+        ("localhost:{port}", True),
+        ("LocalHost", True),
+        ("localhost.", True),
+        ("127.0.0.1:{port}", True),
+        ("127.9.9.9", True),
+        ("[::1]:{port}", True),
+        ("Models.Example:443", True),
+        ("", False),
+        ("attacker.example", False),
+        ("attacker.example:{port}", False),
+        ("localhost.attacker.example", False),
+        ("127.0.0.1.attacker.example", False),
+        ("models.example.attacker.example", False),
+        ("xmodels.example", False),
+        ("localhost:{port}@attacker.example", False),
+        ("attacker.example#localhost", False),
+        ("192.0.2.1:{port}", False),
+        ("[2001:db8::1]", False),
+        ("0.0.0.0:{port}", False),
+        ("[localhost", False),
+        ("*", False),
+    ],
+)
+def test_hosts(open_server: Serving, host: str, allowed: bool) -> None:
+    """A name that another site has given to loopback is refused (DNS rebinding)."""
+    status, _, body = call(open_server, "GET", "/v2", {"Host": host.format(port=open_server.server.port)})
+    assert status == (200 if allowed else 403)
+    if not allowed:
+        assert "--allowed-host" in json.loads(body)["error"]
+
+
+def test_two_hosts(open_server: Serving) -> None:
+    with socket.create_connection(("127.0.0.1", open_server.server.port), SECONDS) as connection:
+        connection.sendall(b"GET /v2 HTTP/1.1\r\nHost: localhost\r\nHost: attacker.example\r\n\r\n")
+        assert connection.recv(100).startswith(b"HTTP/1.1 403 ")
+
+
+@pytest.mark.parametrize(
+    ("origin", "allowed"),
+    [
+        ("http://localhost:{port}", True),
+        ("HTTP://LOCALHOST:{port}", True),
+        ("https://models.example", True),
+        ("https://attacker.example", False),
+        ("http://localhost", False),  # another port is another site
+        ("http://localhost:1", False),
+        ("http://127.0.0.1:{port}", False),
+        ("https://models.example.attacker.example", False),
+        ("null", False),
+        ("", False),
+        ("localhost:{port}", False),
+    ],
+)
+def test_origins(open_server: Serving, origin: str, allowed: bool) -> None:
+    """A page of another site may not unload a model. It could send this without asking the server for permission."""
+    port = open_server.server.port
+    headers = {"Host": f"localhost:{port}", "Origin": origin.format(port=port), "Content-Type": "text/plain"}
+    for action in ("unload", "load"):
+        status, _, body = call(open_server, "POST", f"/v2/repository/models/echo/{action}", headers, b"{}")
+        assert status == (200 if allowed else 403)
+        if not allowed:
+            assert "may not call the server" in json.loads(body)["error"]
+    with open_server.client("gRPC") as client:
+        assert client.client.is_model_ready("echo")
+
+
+def test_all_routes_check_the_host_but_health(open_server: Serving) -> None:
+    assert open_server.server.service is not None
+    app = HttpApp(open_server.server.service, AllowedHosts("127.0.0.1"), 1, open_server.server.held)
+    allowed = set()
+    for headers in ({"Host": "attacker.example"}, {"Host": "localhost", "Origin": "https://attacker.example"}):
+        for route in app.asgi.routes:
+            assert isinstance(route, Route)
+            path = route.path.replace("{model}", "echo").replace("{version}", "1")
+            for verb in route.methods or ():
+                if call(open_server, verb, path, headers)[0] != 403:
+                    allowed.add((verb, path))
+    assert allowed == {(verb, f"/v2/health/{kind}") for verb in ("GET", "HEAD") for kind in ("live", "ready")}
+
+
+def test_a_token_is_enough(server: Serving) -> None:
+    """No page of another site has it."""
+    assert call(server, "GET", "/v2", RIGHT | {"Host": "any.example", "Origin": "https://other.example"})[0] == 200
+
+
+def test_hosts_beyond_loopback() -> None:
+    """Names are refused unless they are allowed. Addresses are not: no name can stand in for them."""
+    hosts = AllowedHosts("0.0.0.0", ("models.example", "2001:DB8::2"), "gpu.example")
+    for host in ("192.0.2.1:8000", "[2001:db8::1]:8000", "localhost", "models.example", "gpu.example:8000"):
+        hosts.check(host, None)
+        hosts.check(host, f"http://{host}")
+    for host, origin in (
+        ("attacker.example", None),
+        ("attacker.example", "http://attacker.example"),
+        ("192.0.2.1:8000", "http://attacker.example"),
+        ("192.0.2.1:8000", "http://192.0.2.2:8000"),
+    ):
+        with pytest.raises(ServeError) as error:
+            hosts.check(host, origin)
+        assert error.value.status is Status.PERMISSION_DENIED
+    hosts = AllowedHosts("127.0.0.1", ("*", "2001:DB8::2"))
+    hosts.check("attacker.example", "null")
+    AllowedHosts("127.0.0.1", ("2001:DB8::2",)).check("[2001:db8:0::2]:80", None)
+
+
+@pytest.mark.parametrize("name", ["", "http://models.example", "models.example:80", "a b", "models.example/", "**"])
+def test_names_that_are_none(repository: Path, name: str) -> None:
+    with pytest.raises(Error, match="--allowed-host"):
+        Server(ServerOptions(repository, allowed_hosts=(name,)))
 
 
 # ---- TLS

@@ -27,7 +27,7 @@ from tests.harness.servers.serving import INTERFACES, SECONDS, Serving, fails, s
 from tests.serve.test_inference import echo
 from tests.serve.wire import JSON_INPUT, MIB, Answer, Input, Output, Wire, body, little_memory, message, until
 
-HEAD = b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: x\r\n"
+HEAD = b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: localhost\r\n"
 
 
 @pytest.fixture(scope="module")
