@@ -25,8 +25,8 @@ log = logging.getLogger(__name__)
 class Service:
     """Models and the sequences of clients, and the inferences that use them.
 
-    With ``keep_going``, models that cannot be loaded do not keep the server from being ready. All methods are called on
-    the thread of one event loop.
+    With ``keep_going``, models that cannot be loaded do not keep the server from being ready. With ``discard_states``,
+    saved states of other files of a model are deleted. All methods are called on the thread of one event loop.
     """
 
     def __init__(
@@ -37,7 +37,6 @@ class Service:
         discard_states: bool = False,
         keep_going: bool = False,
     ) -> None:
-        """With ``discard_states``, saved states of other files of a model are deleted."""
         self.models, self.sequences, self._states = models, sequences, states
         self._discard_states, self._keep_going = discard_states, keep_going
         self.stopping = asyncio.Event()
