@@ -8,7 +8,7 @@ from weakref import finalize, ref
 
 import numpy as np
 
-from ovgpu.types.mapped import Array, memory_of
+from ovgpu.types.mapped import Array, MappedFile, memory_of
 
 
 class _Derived(NamedTuple):
@@ -20,6 +20,8 @@ class _Derived(NamedTuple):
     origins: tuple[Array, ...]
 
 
+# NOTE: a signal handler may raise between any two lines, so that an entry may outlive its constant. Each look-up tests
+# whether the entry's constant is alive, and is the one looked for.
 _by_key: dict[Any, _Derived] = {}
 _by_id: dict[int, _Derived] = {}
 
@@ -28,10 +30,10 @@ def derived(rule: Hashable, sources: Sequence[Array], compute: Callable[[], Arra
     """Return ``compute()``, or the constant that an earlier call with this rule and these sources has returned, if it
     is still in use.
 
-    ``rule`` names all that the result depends on besides the sources. Sources in memory that can be written are
-    computed from anew, because their elements may have changed.
+    ``rule`` names all that the result depends on besides the memory of the sources, such as their element types.
+    Sources in memory that can be written are computed from anew, because their elements may have changed.
     """
-    known = [_by_id.get(id(source)) for source in sources]
+    known = [_entry(source) for source in sources]
     if not all(of is not None or _is_fixed(source) for source, of in zip(sources, known)):
         return compute()
     key = rule, *(memory_of(source) if of is None else of.key for source, of in zip(sources, known))
@@ -39,12 +41,21 @@ def derived(rule: Hashable, sources: Sequence[Array], compute: Callable[[], Arra
     result = None if earlier is None else earlier.constant()
     if result is None:
         result = compute()
+        if any(result is source for source in sources):  # it would hold itself as its origin
+            return result
         origins = [source for source, of in zip(sources, known) if of is None]
         origins += [origin for of in known if of is not None for origin in of.origins]
         result.flags.writeable = False
-        entry = _by_key[key] = _by_id[id(result)] = _Derived(key, ref(result), tuple(origins))
+        entry = _Derived(key, ref(result), tuple(origins))
         finalize(result, _forget, entry, id(result)).atexit = False
+        _by_key[key] = _by_id[id(result)] = entry
     return result
+
+
+def _entry(array: Array) -> _Derived | None:
+    """Return the entry of a constant that `derived` has returned, None for any other array."""
+    entry = _by_id.get(id(array))
+    return entry if entry is not None and entry.constant() is array else None
 
 
 def _forget(entry: _Derived, identity: int) -> None:
@@ -55,9 +66,9 @@ def _forget(entry: _Derived, identity: int) -> None:
 
 
 def _is_fixed(array: Any) -> bool:
-    """Return whether nobody can write to the memory of an array."""
+    """Return whether nobody can write to the memory of an array: it lies in a mapped file, or in bytes."""
     while isinstance(array, np.ndarray):
         if array.flags.writeable:
             return False
         array = array.base
-    return True
+    return isinstance(array.obj if isinstance(array, memoryview) else array, (bytes, MappedFile))

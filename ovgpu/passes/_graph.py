@@ -197,22 +197,24 @@ class NodeBuilder:
 def layer_key(node: Node) -> Any:
     """Return a key that is equal for nodes that compute the same tensors, None for a node that must not be merged."""
     op = op_of(node)
-    if isinstance(op, Result) or op.effect or op.updates or not node.sources or not is_own(type(op)):
+    own = None if isinstance(op, Result) or op.updates or not node.sources else op_key(op)
+    return None if own is None else (*own, len(node.ports), *map(_source_key, node.sources))
+
+
+def op_key(op: Op) -> tuple[Any, ...] | None:
+    """Return a key that is equal for ops that compute the same from the same inputs. Return None for ops with effects
+    or with bodies, and for those of users, which may read anything."""
+    if op.effect or not is_own(type(op)):
         return None
-    key = (*op_key(op), len(node.ports), *map(_source_key, node.sources))
+    key = type(op), *(
+        (name, type(value), repr(value) if isinstance(value, float) else value)
+        for name, value in op.attributes().items()
+    )
     try:
         hash(key)
     except TypeError:  # bodies and arrays have no hash
         return None
     return key
-
-
-def op_key(op: Op) -> tuple[Any, ...]:
-    """Return a key that is equal for ops that compute the same from the same inputs. Bodies and arrays have no hash."""
-    return type(op), *(
-        (name, type(value), repr(value) if isinstance(value, float) else value)
-        for name, value in op.attributes().items()
-    )
 
 
 def _source_key(port: Output | None) -> Any:

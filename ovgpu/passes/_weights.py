@@ -199,7 +199,8 @@ def quant_params(port: Output) -> Array | None:
     if isinstance(op, Constant):
         dtype, stored = QUANT_PARAM_TYPES.get(op.element_type, Type.f32), op.value
         source = op.packed if isinstance(op, PackedConstant) else stored
-        return derived(("quant_params", dtype, stored.shape), [source], lambda: encode(decode(stored), dtype))
+        rule = "quant_params", op.element_type, stored.shape, dtype
+        return derived(rule, [source], lambda: encode(decode(stored), dtype))
     if not isinstance(op, (Convert, Identity, Multiply)) or port.spec.type not in COMPUTE_TYPES:
         return None
     values = [None if s is None else quant_params(s) for s in sources]

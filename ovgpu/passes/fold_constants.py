@@ -83,11 +83,13 @@ def _fold(node: Node) -> list[np.ndarray[Any, Any]]:
     if any(size is None or size > max(SMALL_BYTES, MAX_SIZE_RATIO * sum(v.nbytes for v in values)) for size in sizes):
         return []
     types = [port.spec.type for port in node.ports]
+    rule = op_key(op) if len(types) == 1 else None
     try:
-        if len(types) == 1:
-            results = [derived((op_key(op), *types), values, lambda: np.asarray(evaluate(op, NUMPY, values, types)[0]))]
-        else:
+        if rule is None:
             results = list(map(np.asarray, evaluate(op, NUMPY, values, types)))
+        else:
+            rule = rule, *types, *[source.spec.type for source in sources]
+            results = [derived(rule, values, lambda: np.asarray(evaluate(op, NUMPY, values, types)[0]))]
     except OpError as e:
         raise e.at(op.name, node.source_location) from None
     for value in values:

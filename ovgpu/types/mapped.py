@@ -56,7 +56,8 @@ def map_file(path: Path) -> Array:
 
 def memory_of(array: Array) -> Any:
     """Return a key that is equal for arrays of the same elements in the same memory."""
-    return array.__array_interface__["data"][0], array.shape, array.strides, array.dtype.str
+    # Types of ml_dtypes have the same name `dtype.str` if they have the same size.
+    return array.__array_interface__["data"][0], array.shape, array.strides, array.dtype
 
 
 def check_unchanged(arrays: Iterable[Array]) -> None:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import gc
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import openvino
 import pytest
 
 import ovgpu
 from ovgpu.batching import SequenceBatcher
 from ovgpu.passes import _derived
 from ovgpu.passes._derived import derived
+from tests.harness import judge
+from tests.harness.ir import Net
 from tests.harness.models.drive import DATA
 
 Array = np.ndarray[Any, Any]
@@ -66,6 +71,113 @@ def test_memory_that_can_change_is_computed_anew(calls: list[str]) -> None:
         first = double(array, calls)
         source += 1
         assert double(array, calls)[0] == first[0] + 2
+
+
+def test_a_constant_that_is_its_source_is_not_held() -> None:
+    """Scales in f32 stay as they are. Models of such scales are freed, with their files."""
+    source = fixed([1, 2])
+    assert derived("same", [source], lambda: source) is source
+    gc.collect()
+    count = len(_derived._by_key), len(_derived._by_id)
+    for _ in range(3):
+        ovgpu.Core().compile_model(ovgpu.Core().read_model(DATA / "llama_int8" / "model.xml"), "CPU")
+        gc.collect()
+        assert (len(_derived._by_key), len(_derived._by_id)) == count
+
+
+def test_entries_that_an_interruption_left_behind_are_not_used(calls: list[str]) -> None:
+    """A signal handler that raises may leave an entry whose constant is gone, and whose number another one has."""
+    source, other = fixed([1, 2]), fixed([3, 4])
+    first = double(source, calls)
+    entry = _derived._by_id[id(first)]
+    del first
+    _derived._by_key[entry.key] = _derived._by_id[id(other)] = entry
+    try:
+        np.testing.assert_array_equal(double(other, calls), [6, 8])
+        np.testing.assert_array_equal(double(source, calls), [2, 4])
+    finally:
+        _derived._by_id.pop(id(other), None)
+        _derived._by_key.pop(entry.key, None)
+
+
+def test_memory_of_others_is_not_trusted(tmp_path: Path, calls: list[str]) -> None:
+    """A read-only view may show memory that its owner changes."""
+    owned = np.ones(4, np.float32)
+    (tmp_path / "file").write_bytes(owned.tobytes())
+    views = {
+        "memoryview": np.frombuffer(memoryview(owned).toreadonly(), np.float32),
+        "file": np.memmap(tmp_path / "file", np.float32, "r"),
+    }
+    held = [double(view, calls) for view in views.values()]
+    owned[:] = 5
+    with (tmp_path / "file").open("r+b") as file:
+        file.write(owned.tobytes())
+    for view in views.values():
+        np.testing.assert_array_equal(double(view, calls), 10)
+    np.testing.assert_array_equal(held, 2)
+
+
+BYTES = bytes([0x38, 0x40, 0x30, 0x38, 0x39, 0x3A, 0x7C, 0x38])
+
+
+def test_types_of_the_same_size_are_told_apart() -> None:
+    """Files have equal bytes once, also if constants read them as different types."""
+    kinds = ("f8e4m3", "f8e8m0", "f8e5m2", "u8", "i8")
+    net = Net()
+    x = net.parameter("f32", (8,), "x")
+    weights = [net.const(np.frombuffer(BYTES, np.uint8), kind) for kind in kinds]
+    for weight in weights:
+        net.result(
+            net.layer("Add", "opset1", [x, net.layer("Convert", "opset1", [weight], {"destination_type": "f32"})])
+        )
+    xml, _ = net.build()
+    xml = re.sub(rb'offset="\d+"', b'offset="0"', xml)
+    x0 = np.zeros(8, np.float32)
+    model = ovgpu.Core().read_model(xml, BYTES)
+    weights_tensor = openvino.Tensor(np.frombuffer(BYTES, np.uint8))
+    core: Any = judge.core()
+    expected = core.compile_model(core.read_model(xml, weights_tensor), "CPU")(x0)
+    for _ in range(2):
+        found = ovgpu.Core().compile_model(model, "CPU")(x0)
+        for i in range(len(kinds)):
+            np.testing.assert_array_equal(found[i], expected[i])
+
+
+FACTOR = [2.0]
+
+
+class Scale(ovgpu.Op):
+    """Op of a user that reads a global variable."""
+
+    def infer_specs(self, x: Any) -> Any:
+        return (type(x)(x.type, x.shape),)
+
+    def evaluate(self, xp: Any, x: Any) -> Any:
+        return (x * np.float32(FACTOR[0]),)
+
+
+class Table(Scale):
+    """Op of a user with an attribute that has no hash."""
+
+    values: list[int]
+
+    def evaluate(self, xp: Any, x: Any) -> Any:
+        return (x * np.float32(sum(map(int, self.values))),)
+
+
+def test_ops_of_users_are_computed_anew() -> None:
+    for op in (Scale, Table):
+        ovgpu.register_op(op.__name__, "derived_test")(op)
+    net = Net()
+    x = net.parameter("f32", (4,), "x")
+    ones = net.const(np.ones(4, np.float32))
+    net.result(net.layer("Add", "opset1", [x, net.layer("Scale", "derived_test", [ones])]))
+    net.result(net.layer("Add", "opset1", [x, net.layer("Table", "derived_test", [ones], {"values": "12"})]))
+    model, x0, held = ovgpu.Core().read_model(*net.build()), np.zeros(4, np.float32), []
+    for factor in (2.0, 3.0):
+        FACTOR[0] = factor
+        held.append(ovgpu.Core().compile_model(model, "CPU"))
+        assert [float(y[0]) for y in held[-1](x0).to_tuple()] == [factor, 3]
 
 
 @pytest.mark.parametrize("precision", ["f32", "f16"])
