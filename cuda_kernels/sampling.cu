@@ -32,20 +32,20 @@ constexpr int BINS = 1281;  // first digits of weights from 1 to 2^-40
 // Copy the counts of generated tokens. Before a prompt, all tokens with a count become tokens of the prompt.
 __global__ void start_counts(const int* __restrict__ counts, const long long* numbers, int* __restrict__ y,
                              int vocabulary) {
-  const bool generated = numbers[blockIdx.y * NUMBERS + GENERATED];
-  const long long row = static_cast<long long>(blockIdx.y) * vocabulary;
-  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < vocabulary; i += gridDim.x * blockDim.x)
+  const bool generated = numbers[blockIdx.x * NUMBERS + GENERATED];
+  const long long row = static_cast<long long>(blockIdx.x) * vocabulary;
+  for (int i = blockIdx.y * blockDim.x + threadIdx.x; i < vocabulary; i += gridDim.y * blockDim.x)
     y[row + i] = generated ? counts[row + i] : counts[row + i] ? PROMPT : 0;
 }
 
 template <typename I>
 __global__ void count_tokens(const I* __restrict__ tokens, const long long* numbers, int* counts, int length,
                              int vocabulary) {
-  const bool generated = numbers[blockIdx.y * NUMBERS + GENERATED];
-  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < length; i += gridDim.x * blockDim.x) {
-    const long long token = static_cast<long long>(tokens[static_cast<long long>(blockIdx.y) * length + i]);
+  const bool generated = numbers[blockIdx.x * NUMBERS + GENERATED];
+  for (int i = blockIdx.y * blockDim.x + threadIdx.x; i < length; i += gridDim.y * blockDim.x) {
+    const long long token = static_cast<long long>(tokens[static_cast<long long>(blockIdx.x) * length + i]);
     if (token < 0 || token >= vocabulary) continue;
-    int* count = counts + static_cast<long long>(blockIdx.y) * vocabulary + token;
+    int* count = counts + static_cast<long long>(blockIdx.x) * vocabulary + token;
     if (generated) {
       atomicAdd(count, 1);
     } else {
@@ -91,10 +91,10 @@ __global__ void score_tokens(const T* __restrict__ logits, long long row_step, l
                              int bias_count, float* __restrict__ scores, u64* best, unsigned* bin_counts, u64* bin_sums,
                              int vocabulary) {
   OVGPU_SHARED(float, tile, [TILE]);
-  const int row = blockIdx.y, first = blockIdx.x * TILE, count = min(TILE, vocabulary - first);
+  const int row = blockIdx.x, first = blockIdx.y * TILE, count = min(TILE, vocabulary - first);
   for (int i = threadIdx.x; i < count; i += TILE_THREADS)
     tile[i] = static_cast<float>(logits[row * row_step + (first + i) * step]);
-  for (int i = blockIdx.x * TILE_THREADS + threadIdx.x; i < BINS; i += gridDim.x * TILE_THREADS) {
+  for (int i = blockIdx.y * TILE_THREADS + threadIdx.x; i < BINS; i += gridDim.y * TILE_THREADS) {
     bin_counts[row * BINS + i] = 0;  // for the next launch
     bin_sums[row * BINS + i] = 0;
   }
@@ -120,7 +120,7 @@ __global__ void score_tokens(const T* __restrict__ logits, long long row_step, l
     greatest = key > greatest ? key : greatest;
   }
   greatest = block_max<TILE_THREADS>(greatest);
-  if (threadIdx.x == 0) best[row * gridDim.x + blockIdx.x] = greatest;
+  if (threadIdx.x == 0) best[row * gridDim.y + blockIdx.y] = greatest;
 }
 
 // Return the best token of a row, from those of its tiles, in all threads.
@@ -160,9 +160,9 @@ __global__ void weigh_tokens(float* __restrict__ scores, const double* rules, co
                              u64* bin_sums, int vocabulary) {
   OVGPU_SHARED(unsigned, count_of, [BINS]);
   OVGPU_SHARED(u64, sum_of, [BINS]);
-  const int row = blockIdx.y, first = blockIdx.x * TILE, count = min(TILE, vocabulary - first);
+  const int row = blockIdx.x, first = blockIdx.y * TILE, count = min(TILE, vocabulary - first);
   const double temperature = rules[row * RULES + TEMPERATURE];
-  const u64 greatest = best_of<TILE_THREADS>(best + row * gridDim.x, gridDim.x);
+  const u64 greatest = best_of<TILE_THREADS>(best + row * gridDim.y, gridDim.y);
   if (is_decided(greatest, temperature)) return;
   for (int i = threadIdx.x; i < BINS; i += TILE_THREADS) count_of[i] = 0, sum_of[i] = 0;
   __syncthreads();
@@ -171,7 +171,7 @@ __global__ void weigh_tokens(float* __restrict__ scores, const double* rules, co
   const long long start = static_cast<long long>(row) * vocabulary + first;
   for (int i = threadIdx.x; i < count; i += TILE_THREADS) {
     const float score = scores[start + i], exponent = (score == top ? 0.0f : score - top) * factor;
-    const float weight = exponent < LOWEST ? 0.0f : power_of_two(exponent);
+    const float weight = exponent >= LOWEST ? power_of_two(exponent) : 0.0f;  // 0 for NaN: -inf times 0
     scores[start + i] = weight;
     if (weight == 0) continue;
     const int bin = static_cast<int>(key_of(__float_as_uint(weight), 0) >> SHIFTS[0]);

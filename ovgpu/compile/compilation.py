@@ -148,9 +148,16 @@ class Compilation:
         """Return the bytes of device memory that the constants and the requests hold, by purpose."""
         arrays = {id(array): array for _, array in list(self.constants.values())}
         held = Counter(constants=sum(array.nbytes for array in arrays.values()))
-        for request in list(self.requests):
+        with self.lock:
+            requests = list(self.requests)
+        for request in requests:
             held.update(request.memory_by_purpose())
         return held
+
+    def add_request(self, request: Any) -> None:
+        """Count a request among those that use the compilation, as long as it lives."""
+        with self.lock:
+            self.requests.add(request)
 
     def widened(self) -> Compilation:
         """Return the model compiled in a type with the range of f32, and free the constants in f16.

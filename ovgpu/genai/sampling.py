@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf, isfinite
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,8 @@ Array = np.ndarray[Any, Any]
 INPUTS = {"sampling_rules": Type.f64, "sampling_numbers": Type.i64, "biased_tokens": Type.i64, "biases": Type.f32}
 """Inputs that `add_sampling` adds, [batch, n]: `Rule` and `Number` name the columns of the first two."""
 
+MAX_INTEGER = 1 << 63
+MAX_BIAS = float(np.finfo(np.float32).max)
 OUTPUT = "next_token"
 COUNTS = "token_counts"  # variable with the counts of `TokenCounts`
 
@@ -48,21 +51,22 @@ class Sampling:
 
     def __post_init__(self) -> None:
         for name, holds, range_ in (
-            ("temperature", 0 < self.temperature < np.inf, "above 0"),
-            ("top_k", self.top_k >= 0, "0 or more"),
-            ("top_p", 0 <= self.top_p <= 1, "from 0 to 1"),
-            ("min_p", 0 <= self.min_p < 1, "from 0 to below 1"),
-            ("repetition_penalty", 0 < self.repetition_penalty < np.inf, "above 0"),
-            ("presence_penalty", np.isfinite(self.presence_penalty), "finite"),
-            ("frequency_penalty", np.isfinite(self.frequency_penalty), "finite"),
+            ("temperature", lambda x: 0 < x < inf, "a number above 0"),
+            ("top_k", lambda x: isinstance(x, int) and 0 <= x < MAX_INTEGER, "an integer from 0 on"),
+            ("top_p", lambda x: 0 <= x <= 1, "a number from 0 to 1"),
+            ("min_p", lambda x: 0 <= x < 1, "a number from 0 to below 1"),
+            ("repetition_penalty", lambda x: 0 < x < inf, "a number above 0"),
+            ("presence_penalty", isfinite, "a finite number"),
+            ("frequency_penalty", isfinite, "a finite number"),
         ):
-            if not holds:
-                raise ValueError(f"{name} must be {range_}, not {getattr(self, name):g}")
+            value = getattr(self, name)
+            if not (_is_number(value) and holds(value)):
+                raise ValueError(f"{name} must be {range_}, not {value!r}")
         for token, bias in self.logit_bias.items():
-            if token < 0:
-                raise ValueError(f"the logit bias of token {token}: there is no such token")
-            if np.isnan(bias) or bias == np.inf:
-                raise ValueError(f"the logit bias of token {token} must be a number, not {bias:g}")
+            if not (_is_number(token) and isinstance(token, int) and 0 <= token < MAX_INTEGER):
+                raise ValueError(f"logit_bias has the token {token!r}, which is no integer from 0 on")
+            if not (_is_number(bias) and -inf <= bias <= MAX_BIAS):
+                raise ValueError(f"the logit bias of token {token} must be a number or -inf, not {bias!r}")
 
     @property
     def penalises(self) -> bool:
@@ -88,11 +92,14 @@ def add_sampling(model: Model, logits: int, penalties: bool) -> int:
     gets a variable with the counts of tokens, which it takes from its input input_ids; without, the three penalties
     have no effect. Return the index of the tokens among the outputs.
 
-    Raises: Error for a model without input_ids, or a vocabulary of unknown size, if there are penalties.
+    Raises: Error for logits of another shape, and, if there are penalties, for a model without input_ids or with a
+    vocabulary of unknown size.
     """
     result = model.results[logits]
     (source,) = result.sources
     assert source is not None
+    if source.partial_shape.rank.is_dynamic or len(source.partial_shape) != 3:
+        raise Error(f"logits have the shape [batch, length, vocabulary], not {source.partial_shape}")
     batch, _, vocabulary = source.partial_shape
     columns = (len(Rule), len(Number), -1, -1)
     inputs = [_parameter(name, kind, [batch, n]) for (name, kind), n in zip(INPUTS.items(), columns)]
@@ -139,11 +146,22 @@ def _constant(value: Any, dtype: Any = np.int64) -> Output:
     return Node(Constant(element_type=Type.of(array.dtype), value=array), []).ports[0]
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def check_seed(seed: Any) -> None:
+    """Raise ValueError for a seed that is no integer of 63 bits."""
+    if not (_is_number(seed) and isinstance(seed, int) and 0 <= seed < MAX_INTEGER):
+        raise ValueError(f"seed must be an integer from 0 to {MAX_INTEGER - 1}, not {seed!r}")
+
+
 class Sampler:
     """Values of the inputs that `add_sampling` adds, for one text at a time."""
 
     def __init__(self, ports: Sequence[Output], sampling: Sampling, seed: int) -> None:
-        """``ports`` are the inputs of the compiled model; ``seed`` is a number of at most 63 bits."""
+        """``ports`` are the inputs of the compiled model. Raises: ValueError for a seed out of range."""
+        check_seed(seed)
         self._indices = [next(i for i, port in enumerate(ports) if name in port.get_names()) for name in INPUTS]
         rules = np.zeros((1, len(Rule)))
         rules[0, Rule.TEMPERATURE] = sampling.temperature if sampling.sample else 0

@@ -206,9 +206,12 @@ def op_key(op: Op) -> tuple[Any, ...] | None:
     or with bodies, and for those of users, which may read anything."""
     if op.effect or not is_own(type(op)):
         return None
-    key = type(op), *(
-        (name, type(value), repr(value) if isinstance(value, float) else value)
-        for name, value in op.attributes().items()
+    key = (
+        type(op),
+        *(
+            (name, type(value), repr(value) if isinstance(value, float) else value)
+            for name, value in op.attributes().items()
+        ),
     )
     try:
         hash(key)

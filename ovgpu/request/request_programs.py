@@ -83,7 +83,7 @@ class RequestPrograms:
         self._in_range: WeakSet[Executor] = WeakSet()  # executors whose first run has not left the range of f16
         self._replays: deque[Replay] = deque(maxlen=CACHED_REPLAYS)  # least recently run first
         self._direct: deque[DirectCall] = deque(maxlen=CACHED_REPLAYS)  # most recently run first
-        compilation.requests.add(self)
+        compilation.add_request(self)
 
     def memory_by_purpose(self) -> dict[str, int]:
         """Return the bytes of device memory that the request holds, by purpose, besides its inputs and outputs."""

@@ -328,7 +328,7 @@ class Session(RequestPrograms):
             self.variables.change(compilation.initial.infos)
             self.initial.change(compilation.initial, compilation.constants, compilation.lock)
             self.compilation.requests.discard(self)
-            compilation.requests.add(self)
+            compilation.add_request(self)
             self.compilation, self._doubts_results = compilation, compilation.may_widen
 
     # ---- results

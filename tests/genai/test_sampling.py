@@ -21,7 +21,7 @@ DRAWS = 2_000
 Array = np.ndarray[Any, Any]
 
 
-def head(vocabulary: int, penalties: bool = False) -> Any:
+def head(vocabulary: int, penalties: bool = False, device: str = "CPU") -> Any:
     """Return a compiled model [?,?] x [?,?,vocabulary] -> tokens [?], whose second input has the logits."""
     net = Net("head")
     ids = net.parameter("i64", (-1, -1), "input_ids")
@@ -30,7 +30,7 @@ def head(vocabulary: int, penalties: bool = False) -> Any:
     net.result(net.layer("ShapeOf", "opset3", [ids], {"output_type": "i64"}, names=["shape"]))
     model = ovgpu.Core().read_model(*net.build())
     assert add_sampling(model, 0, penalties) == 1
-    return ovgpu.Core().compile_model(model, "CPU")
+    return ovgpu.Core().compile_model(model, device)
 
 
 def frequencies(logits: Any, sampling: Sampling, *texts: tuple[list[int], bool]) -> Array:
@@ -108,18 +108,54 @@ def test_penalties(sampling: Sampling, texts: Any, changed: dict[int, float]) ->
 
 def test_values_out_of_range() -> None:
     for values, message in (
-        ({"temperature": 0}, "temperature must be above 0, not 0"),
-        ({"top_k": -1}, "top_k must be 0 or more, not -1"),
-        ({"top_p": 1.5}, "top_p must be from 0 to 1, not 1.5"),
-        ({"min_p": 1}, "min_p must be from 0 to below 1, not 1"),
-        ({"repetition_penalty": 0}, "repetition_penalty must be above 0, not 0"),
-        ({"presence_penalty": np.nan}, "presence_penalty must be finite, not nan"),
-        ({"frequency_penalty": np.inf}, "frequency_penalty must be finite, not inf"),
-        ({"logit_bias": {3: np.nan}}, "the logit bias of token 3 must be a number, not nan"),
-        ({"logit_bias": {-1: 1.0}}, "the logit bias of token -1: there is no such token"),
+        ({"temperature": 0}, "temperature must be a number above 0, not 0"),
+        ({"temperature": "0.7"}, "temperature must be a number above 0, not '0.7'"),
+        ({"top_k": -1}, "top_k must be an integer from 0 on, not -1"),
+        ({"top_k": 2.5}, "top_k must be an integer from 0 on, not 2.5"),
+        ({"top_k": True}, "top_k must be an integer from 0 on, not True"),
+        ({"top_k": 2**63}, "top_k must be an integer from 0 on, not 9223372036854775808"),
+        ({"top_p": 1.5}, "top_p must be a number from 0 to 1, not 1.5"),
+        ({"min_p": 1}, "min_p must be a number from 0 to below 1, not 1"),
+        ({"repetition_penalty": 0}, "repetition_penalty must be a number above 0, not 0"),
+        ({"presence_penalty": np.nan}, "presence_penalty must be a finite number, not nan"),
+        ({"frequency_penalty": np.inf}, "frequency_penalty must be a finite number, not inf"),
+        ({"logit_bias": {3: np.nan}}, "the logit bias of token 3 must be a number or -inf, not nan"),
+        ({"logit_bias": {3: 1e39}}, r"the logit bias of token 3 must be a number or -inf, not 1e\+39"),
+        ({"logit_bias": {-1: 1.0}}, "logit_bias has the token -1, which is no integer from 0 on"),
+        ({"logit_bias": {1.5: 1.0}}, "logit_bias has the token 1.5, which is no integer from 0 on"),
     ):
         with pytest.raises(ValueError, match=message):
             Sampling(**values)  # type: ignore[arg-type]
+    for seed in (-1, 2**63, 1.0, True):
+        with pytest.raises(ValueError, match="seed must be an integer from 0 to 9223372036854775807"):
+            Sampler(head(4).inputs, Sampling(), seed)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("device", ["CPU", "EMULATED"])
+@pytest.mark.parametrize(
+    "index, shape, message",
+    [
+        (2, (1, 6), r"rules have 1 rows, not 3"),
+        (3, (1, 4), r"numbers have 1 rows, not 3"),
+        (4, (1, 2), r"biased tokens have 1 rows, not 3"),
+        (5, (3, 1), r"biases have 1 columns, not 2"),
+        (0, (1, 2), r"numbers have 3 rows, not 1"),
+    ],
+)
+def test_inputs_that_do_not_fit(index: int, shape: tuple[int, int], message: str, device: str, emulated: str) -> None:
+    """One error on both devices, instead of memory that nobody has written."""
+    compiled = head(8, penalties=True, device=emulated if device == "EMULATED" else device)
+    shapes = {0: (3, 2), 1: (3, 1, 8), 2: (3, 6), 3: (3, 4), 4: (3, 2), 5: (3, 2)} | {index: shape}
+    arrays = {i: np.zeros(shapes[i], port.element_type.to_dtype()) for i, port in enumerate(compiled.inputs)}
+    with pytest.raises(ovgpu.Error, match=message):
+        compiled(arrays)
+
+
+def test_logits_of_another_shape() -> None:
+    net = Net()
+    net.result(net.parameter("f32", (-1, 8), "logits"))
+    with pytest.raises(ovgpu.Error, match=r"logits have the shape \[batch, length, vocabulary\], not \[\?,8\]"):
+        add_sampling(ovgpu.Core().read_model(*net.build()), 0, penalties=False)
 
 
 def test_models_without_counts() -> None:

@@ -76,8 +76,9 @@ RULES = [
     {3: 1.3, 4: 0.5, 5: 0.25},
     {0: 0, 3: 0.8, 5: 1.5},
     {0: 1e-300},
+    {0: 1e46},  # of which 1 / T is 0 in f32
 ]
-TOP_K = [0, 1, 5, 40, 7, 0, 100, 3, 50, 0, 9]
+TOP_K = [0, 1, 5, 40, 7, 0, 100, 3, 50, 0, 9, 0]
 
 
 @pytest.mark.parametrize("vocabulary", [1, 7, 2048, 5001])
@@ -93,6 +94,19 @@ def test_tokens(kind: str, vocabulary: int, backend: CudaBackend) -> None:
         biases = random.standard_normal((len(RULES), 2)).astype(np.float32) * 3
         draws.append([logits, rules(*RULES), numbers, counts, biased, biases])
     check(backend, SampleToken(), draws)
+
+
+@pytest.mark.long
+def test_many_rows(backend: CudaBackend) -> None:
+    """More rows than a grid has blocks along its second axis."""
+    rows = 70_000
+    logits = np.random.default_rng(0).standard_normal((rows, 1, 2)).astype(np.float32)
+    numbers = np.zeros((rows, 4), np.int64)
+    numbers[:, 2] = np.arange(rows)
+    biases = np.zeros((rows, 0), np.int64), np.zeros((rows, 0), np.float32)
+    greedy = np.repeat(rules({0: 0}), rows, 0)
+    found = run(backend, SampleToken(), [[logits, greedy, numbers, None, *biases]])[0]
+    np.testing.assert_array_equal(found, logits[:, 0].argmax(1))
 
 
 EMPTY = np.zeros((1, 0), np.int64), np.zeros((1, 0), np.float32)
@@ -119,7 +133,7 @@ def test_extremes(name: str, backend: CudaBackend) -> None:
     shaped = logits.reshape(1, 1, n)
     draws = [
         [shaped, rules(rule), np.array([[k, 3, step, 0]]), None, *EMPTY]
-        for rule in ({}, {0: 0}, {1: 0.6}, {2: 0.5, 1: 0.99})
+        for rule in ({}, {0: 0}, {1: 0.6}, {2: 0.5, 1: 0.99}, {0: 1e46})
         for k in (0, 2, 1000)
         for step in range(3)
     ]

@@ -20,6 +20,7 @@ from ovgpu.cli.generate.generator import Generator, prepare
 from ovgpu.cli.generate.report import Report
 from ovgpu.cli.generate.settings import Settings, add_options, read_json, read_settings
 from ovgpu.cli.generate.tokenizer import TextStream, chat_prompt, load_tokenizer
+from ovgpu.genai.sampling import check_seed
 from ovgpu.runtime.printing import counted
 
 WARM_UP_TOKENS = 4  # the prompt, and decode steps that are bound, captured and replayed
@@ -66,6 +67,7 @@ def run(args: argparse.Namespace) -> int:
     prompt = _prompt(args, folder, tokenizer)
     limit = _limit(settings, len(prompt))
     seed = int.from_bytes(os.urandom(4), "big") if args.seed is None else args.seed
+    check_seed(seed)
     for setting in settings.ignored:
         out.print(f"generation_config.json sets {setting}, which has no effect here", markup=False, soft_wrap=True)
     with out.status("compiling the model") as status:

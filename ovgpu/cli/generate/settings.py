@@ -132,7 +132,10 @@ def _sampling(generation: Mapping[str, Any], args: argparse.Namespace) -> Sampli
     if "top_k" in generation:
         values["top_k"] = generation["top_k"] or 0
     values |= options
-    sample = args.sample or (not args.greedy and bool(drawn or generation.get("do_sample")))
+    asked = generation.get("do_sample") or False
+    if not isinstance(asked, bool):
+        raise ValueError(f"do_sample is {asked!r}, neither true nor false")
+    sample = args.sample or (not args.greedy and bool(drawn or asked))
     if values.get("temperature") == 0:
         del values["temperature"]
         sample = False

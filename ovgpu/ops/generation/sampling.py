@@ -13,12 +13,14 @@ import numpy as np
 from ovgpu.errors import OpError
 from ovgpu.ops.base.op import Array, Arrays, Op, internal_op
 from ovgpu.ops.base.recorder import KernelRecorder
+from ovgpu.ops.base.shapes import check_integers, check_reals
 from ovgpu.ops.base.special import polynomial
 from ovgpu.ops.base.storage import is_plain
 from ovgpu.ops.base.strided import THREADS, blocks, strides_of
 from ovgpu.ops.base.xp import Adapter
 from ovgpu.ops.generation.random import philox
 from ovgpu.spec import Spec
+from ovgpu.symbolic import same
 from ovgpu.types import Type
 
 
@@ -76,6 +78,10 @@ class TokenCounts(Op):
     layout = "dense"
 
     def infer_specs(self, counts: Spec, tokens: Spec, numbers: Spec) -> tuple[Spec, ...]:
+        check_integers(tokens, "tokens", ranks=(2,))
+        _check("counts", counts, Type.i32, counts.shape and counts.shape[0])
+        _check("tokens", tokens, tokens.type, counts.shape and counts.shape[0])
+        _check("numbers", numbers, Type.i64, counts.shape and counts.shape[0], len(Number))
         return (Spec(Type.i32, counts.shape),)
 
     def evaluate(self, xp: Adapter, counts: Array, tokens: Array, numbers: Array) -> tuple[Array, ...]:
@@ -97,7 +103,7 @@ class TokenCounts(Op):
         k.kernel(
             "sampling.cu",
             "start_counts",
-            (*blocks(vocabulary), rows),
+            (rows, *blocks(vocabulary)),
             (THREADS,),
             (counts, numbers, outputs[0], np.int32(vocabulary)),
         )
@@ -105,7 +111,7 @@ class TokenCounts(Op):
             k.kernel(
                 "sampling.cu",
                 f"count_tokens<{k.c_type(tokens.dtype)}>",
-                (*blocks(tokens.shape[1]), rows),
+                (rows, *blocks(tokens.shape[1])),
                 (THREADS,),
                 (tokens, numbers, outputs[0], np.int32(tokens.shape[1]), np.int32(vocabulary)),
             )
@@ -129,7 +135,15 @@ class SampleToken(Op):
     def infer_specs(
         self, logits: Spec, rules: Spec, numbers: Spec, counts: Spec | None, biased: Spec, biases: Spec
     ) -> tuple[Spec, ...]:
-        return (Spec(Type.i64, None if logits.shape is None else logits.shape[:1]),)
+        check_reals(logits, "logits", ranks=(3,))
+        rows = logits.shape and logits.shape[0]
+        _check("rules", rules, Type.f64, rows, len(Rule))
+        _check("numbers", numbers, Type.i64, rows, len(Number))
+        _check("biased tokens", biased, Type.i64, rows)
+        _check("biases", biases, Type.f32, rows, biased.shape and biased.shape[1])
+        if counts is not None:
+            _check("counts", counts, Type.i32, rows, logits.shape and logits.shape[2])
+        return (Spec(Type.i64, None if rows is None else (rows,)),)
 
     def evaluate(
         self, xp: Adapter, logits: Array, rules: Array, numbers: Array, counts: Any, biased: Array, biases: Array
@@ -197,7 +211,7 @@ class SampleToken(Op):
         k.kernel(
             "sampling.cu",
             f"score_tokens<{k.c_type(logits.dtype)}, {str(counts is not None).lower()}>",
-            (tiles, rows),
+            (rows, tiles),
             (TILE_THREADS,),
             (
                 last,
@@ -217,7 +231,7 @@ class SampleToken(Op):
         k.kernel(
             "sampling.cu",
             "weigh_tokens",
-            (tiles, rows),
+            (rows, tiles),
             (TILE_THREADS,),
             (scores, rules, best, bin_counts, bin_sums, size),
         )
@@ -229,6 +243,19 @@ class SampleToken(Op):
             (scores, rules, numbers, best, np.int32(tiles), bin_counts, bin_sums, outputs[0], size),
         )
         return None
+
+
+def _check(what: str, spec: Spec, dtype: Type, rows: Any, columns: Any = None) -> None:
+    """Raise OpError unless a tensor is [rows, columns] of a type, as far as known. None is any number."""
+    if spec.type not in (Type.dynamic, dtype):
+        raise OpError(f"{what} have type {spec.type.get_type_name()}, not {dtype.get_type_name()}")
+    if spec.shape is None:
+        return
+    if len(spec.shape) != 2:
+        raise OpError(f"{what} have rank {len(spec.shape)}, not 2")
+    for extent, wanted, name in zip(spec.shape, (rows, columns), ("rows", "columns")):
+        if wanted is not None:
+            same(extent, wanted, f"{what} have {{0}} {name}, not {{1}}")
 
 
 def penalise(xp: Adapter, scores: Array, counts: Array, rules: Any) -> None:
@@ -250,10 +277,12 @@ def relative_weights(xp: Adapter, scores: Array, best: Any, temperature: float) 
     factor = np.float32(min(LOG2_E / temperature, float(np.finfo(np.float32).max)))
     with np.errstate(over="ignore", invalid="ignore"):
         exponent = xp.where(scores == best, np.float32(0), scores - best) * factor
-    whole = xp.floor(xp.maximum(exponent, np.float32(LOWEST)))
-    power = polynomial(xp.maximum(exponent, np.float32(LOWEST)) - whole, POWERS_OF_TWO)
+    has_weight = exponent >= np.float32(LOWEST)  # not for NaN: -inf times 0
+    exponent = xp.where(has_weight, exponent, np.float32(LOWEST))
+    whole = xp.floor(exponent)
+    power = polynomial(exponent - whole, POWERS_OF_TWO)
     scaled = (power.view(np.int32) + (whole.astype(np.int32) << 23)).view(np.float32)
-    return xp.where(exponent < np.float32(LOWEST), np.float32(0), scaled)
+    return xp.where(has_weight, scaled, np.float32(0))
 
 
 def random_word(seed: int, step: int) -> int:
