@@ -29,6 +29,7 @@ HEALTH = ("ServerLive", "ServerReady")  # methods that need no token; their mess
 LATE_SECONDS = 0.25  # after which a message that has not arrived counts as held
 MESSAGE_SECONDS = 60.0  # within which a message must arrive
 ANSWER_SECONDS = 60.0  # within which a client must read an answer
+COPIES = 2  # of the bytes of an answer until they are read: grpc copies them
 SOCKETS = "/dev/fd"  # folder of the open files of this process
 
 log = logging.getLogger(__name__)
@@ -61,9 +62,9 @@ class GuardInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
                 if not health:
                     self._admit(context)
                     request = _decoded(handler, await self._received(context))
-                response = await handler.unary_unary(request, context)
-                self._count_until_sent(context, response.ByteSize())
-                return response
+                data: bytes = handler.response_serializer(await handler.unary_unary(request, context))
+                self._count_until_sent(context, COPIES * len(data))
+                return data
             except ServeError as error:
                 failure = _without_frames(error)
             await _abort(context, failure)
@@ -91,7 +92,7 @@ class GuardInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
                 async for response in handler.stream_stream(decoded(), context):
                     timer = _close_if_unread(context)
                     try:
-                        yield response
+                        yield handler.response_serializer(response)
                     finally:
                         timer.cancel()
             except ServeError as error:
@@ -100,8 +101,8 @@ class GuardInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
                 await _abort(context, failure)
 
         if handler.stream_stream:
-            return grpc.stream_stream_rpc_method_handler(stream, None, handler.response_serializer)
-        return grpc.stream_unary_rpc_method_handler(answer, None, handler.response_serializer)
+            return grpc.stream_stream_rpc_method_handler(stream)
+        return grpc.stream_unary_rpc_method_handler(answer)
 
     def _admit(self, context: Any) -> None:
         """Count a call until it ends. Raise ServeError if it has no valid token, or if too many are open."""

@@ -17,7 +17,8 @@ ANSWER_SECONDS = 60.0  # within which a client must read an answer
 class HttpProtocol(HttpToolsProtocol):
     """Connection of HTTP/1.1. It is closed if the head of a request, or data after a body, is too long or too slow.
 
-    It is also closed if its client does not read an answer in time. Until then, the answer counts as ``held``.
+    It is also closed if its client does not read an answer in time. Until then, the answer counts as ``held``, and the
+    next request of the connection waits.
     """
 
     def __init__(self, *args: Any, held: HeldBytes, **options: Any) -> None:
@@ -26,6 +27,13 @@ class HttpProtocol(HttpToolsProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._held, self._unread = held, 0  # bytes that the operating system has not taken yet
         self._unread_timer: asyncio.TimerHandle | None = None
+        answer = self.app
+
+        async def answer_when_writable(scope: Any, receive: Any, send: Any) -> None:
+            await self.flow.drain()
+            await answer(scope, receive, send)
+
+        self.app = answer_when_writable
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -35,6 +43,7 @@ class HttpProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
         self._end_unread()
+        self.app = self.config.loaded_app  # ends the cycle of references, for requests with much memory
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:

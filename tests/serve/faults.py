@@ -3,10 +3,11 @@
     python -m tests.serve.faults --minutes 20
 
 Sequences send their steps at a fixed rate through REST and gRPC, and check every answer: the state of the model is a
-number that depends on all inputs of the sequence in their order. Meanwhile clients are killed, read slowly, send
-malformed requests and open thousands of connections; new versions of the model replace the old ones; and, in the last
-third of the time, the server is stopped by SIGTERM and started again. Steps that were refused are sent again. The
-memory of the server must stay the same until the first restart. Prints a summary as JSON.
+number that depends on all inputs of the sequence in their order. Nobody reads the access log. Meanwhile clients are
+killed, read slowly, send malformed requests and messages of gRPC that never end, and open thousands of connections; new
+versions of the model replace the old ones; and, in the last third of the time, the server is stopped by SIGTERM and
+started again. Steps that were refused are sent again. The memory of the server must stay the same until the first
+restart. Prints a summary as JSON.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -39,6 +40,7 @@ import ovgpu as ov
 from tests.harness.ir import Net
 from tests.harness.servers.load import Client
 from tests.harness.servers.serving import SECONDS, write
+from tests.serve.http2 import Http2, prefixed
 
 ROOT = Path(__file__).parents[2]
 INTERFACES = ("REST", "gRPC")
@@ -104,6 +106,7 @@ class Faults:
         self.run = Run()
         self._random = random.Random(0)
         write(self._models, ledger(), "ledger", 1)
+        self._access_log = os.pipe()  # nobody reads it
         self._server = self._started()
 
     def _started(self) -> subprocess.Popen[bytes]:
@@ -117,10 +120,11 @@ class Faults:
             "-d": "CPU",
             "--max-body-mib": 1,
         }
-        command = [sys.executable, "-m", "ovgpu", "serve", str(self._models), "--no-access-log"]
+        command = [sys.executable, "-m", "ovgpu", "serve", str(self._models)]
         command += [str(word) for option in options.items() for word in option]
         log = (self._models.parent / "server.log").open("ab")
-        return subprocess.Popen(command, cwd=ROOT, stderr=log, stdout=log)
+        with log:
+            return subprocess.Popen(command, cwd=ROOT, stderr=log, stdout=self._access_log[1])
 
     def _address(self, interface: str) -> str:
         return f"127.0.0.1:{self._ports[INTERFACES.index(interface)]}"
@@ -147,6 +151,8 @@ class Faults:
             self._server.send_signal(signal.SIGTERM)
             if await asyncio.to_thread(self._server.wait, SECONDS):
                 self.run.mistakes.append(f"the server ended with status {self._server.returncode}")
+            for end in self._access_log:
+                os.close(end)
         return self.run
 
     async def _until_ready(self) -> None:
@@ -213,6 +219,7 @@ class Faults:
             self._kill_client,
             self._read_slowly,
             self._send_nonsense,
+            self._send_half_messages,
             self._open_connections,
             self._replace_model,
         ]
@@ -295,6 +302,16 @@ class Faults:
                 with suppress(OSError), socket.create_connection(("127.0.0.1", port), SECONDS) as connection:
                     connection.sendall(head + self._random.randbytes(2000))
             await asyncio.sleep(0)
+
+    async def _send_half_messages(self) -> None:
+        """Send most of a message of gRPC through many connections at a time."""
+        half = prefixed(bytes(900_000), 1_000_000)
+        for method in ("ModelInfer", "ModelStreamInfer", "ServerLive"):
+            with ExitStack() as stack:
+                for _ in range(10):
+                    connection = stack.enter_context(closing(Http2(self._ports[1])))
+                    await asyncio.to_thread(connection.send, connection.call(method), half)
+                await asyncio.sleep(0.5)
 
     async def _open_connections(self) -> None:
         """Open many connections at a time, which send nothing."""

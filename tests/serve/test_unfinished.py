@@ -89,8 +89,7 @@ def test_messages_without_a_token_are_not_received(guarded: Serving, method: str
     with connections(guarded, 1) as (connection,):
         call = connection.call(method)
         assert connection.send(call, HALF) <= WINDOW
-        connection.receive(0.1)
-        assert connection.ended == {call}
+        until(lambda: connection.receive(0.01) or connection.ended == {call})
     with connections(guarded, 1) as (connection,):
         call = connection.call(method, TOKEN)
         sent = connection.send(call, HALF)
@@ -211,15 +210,15 @@ def ask(client: Http2, method: str) -> None:
     client.send(client.call(method), prefixed(message(ONE, model="wide").SerializeToString()), end=True)
 
 
-def connect(server: Serving) -> socket.socket:
-    """Ask for a long answer of REST."""
+def connect(server: Serving, count: int = 1) -> socket.socket:
+    """Ask for long answers of REST."""
     head, raw = body(ONE, parameters={"binary_data_output": True})
-    connection = socket.create_connection(("127.0.0.1", server.server.port), SECONDS)
-    connection.sendall(
+    request = (
         b"POST /v2/models/wide/infer HTTP/1.1\r\nHost: localhost\r\n"
         b"Inference-Header-Content-Length: %d\r\nContent-Length: %d\r\n\r\n" % (len(head), len(head + raw))
     )
-    connection.sendall(head + raw)
+    connection = socket.create_connection(("127.0.0.1", server.server.port), SECONDS)
+    connection.sendall((request + head + raw) * count)
     return connection
 
 
@@ -286,6 +285,22 @@ def test_answers_of_rest_that_are_not_read(
             while part := connection.recv(1 << 16):
                 count += len(part)
         assert count < 4 * WIDTH
+
+
+def test_requests_wait_for_answers_that_are_not_read(wire: Wire, server: Serving, held: HeldBytes) -> None:
+    """The next inference of a connection is not computed before its client has taken the last answer."""
+    service = server.server.service
+    assert service is not None
+    statistics = service.models.current["wide"].statistics
+    before = statistics.succeeded
+    with closing(connect(server, 3)) as connection:
+        until(lambda: held.free < 0)
+        time.sleep(0.2)
+        assert statistics.succeeded == before + 1
+        count = 0
+        while count < 3 * 4 * WIDTH:
+            count += len(connection.recv(1 << 20))
+        assert statistics.succeeded == before + 3
 
 
 def test_small_answers_of_rest_that_are_not_read(wire: Wire, held: HeldBytes, monkeypatch: pytest.MonkeyPatch) -> None:
