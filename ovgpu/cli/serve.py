@@ -92,6 +92,13 @@ def add_to(commands: Any) -> None:
     )
     limits.add_argument("--max-body-mib", type=int, default=64, metavar="MIB", help="size of a request (64)")
     limits.add_argument(
+        "--max-json-mib",
+        type=int,
+        default=8,
+        metavar="MIB",
+        help="size of the JSON in a request (8): it takes long to parse",
+    )
+    limits.add_argument(
         "--max-held-mib",
         type=int,
         default=1024,
@@ -156,6 +163,7 @@ def run(args: argparse.Namespace) -> None:
             args.idle_seconds,
             args.poll_seconds,
             args.max_body_mib,
+            args.max_json_mib,
             args.max_held_mib,
             args.max_calls,
             args.token_file,

@@ -28,26 +28,39 @@ from ovgpu.serve.tensors import dump
 INTERFACE = "REST"
 JSON_LENGTH = "inference-header-content-length"
 LARGE = 1 << 18  # bytes: more than these are converted on another thread than the event loop's
-JSON_FACTOR = 8  # bytes of Python's objects per byte of JSON that is parsed
+JSON_FACTOR = 20  # bytes that the parser and Python's objects take per byte of JSON, at most
 BODY_SECONDS = 60.0  # within which a body must arrive
 PIECE = 1 << 20  # bytes that are decompressed at a time
+WBITS = 47  # of zlib: gzip or zlib, whichever the data are
 
 Handler = Callable[[Request, Call], Awaitable[Response]]
 
 
 class TooLargeError(ServeError):
-    """Error of a body that is larger than allowed."""
+    """Error of a body that is larger than allowed, with a code of HTTP of its own."""
+
+    code = 413
+
+
+class UnknownEncodingError(ServeError):
+    """Error of a body in an encoding that the server does not know, with a code of HTTP of its own."""
+
+    code = 415
 
 
 class HttpApp:
-    """ASGI application. ``body_bytes`` limits the body of one request, ``held`` the bodies of all requests together.
+    """ASGI application.
 
-    ``access`` is the token that requests must have, or the hosts by which they may call without one.
+    ``body_bytes`` limits the body of one request, ``json_bytes`` the JSON in it, and ``held`` the bodies of all
+    requests together. JSON has a limit of its own, since parsing it holds up all other requests. ``access`` is the
+    token that requests must have, or the hosts by which they may call without one.
     """
 
-    def __init__(self, service: Service, access: Token | AllowedHosts, body_bytes: int, held: HeldBytes) -> None:
+    def __init__(
+        self, service: Service, access: Token | AllowedHosts, body_bytes: int, json_bytes: int, held: HeldBytes
+    ) -> None:
         self._service, self._models, self._access = service, service.models, access
-        self._body_bytes, self._held = body_bytes, held
+        self._body_bytes, self._json_bytes, self._held = body_bytes, min(json_bytes, body_bytes), held
         self._metrics = Metrics(service.models)
         model = "/v2/models/{model}"
         self.asgi = Starlette(
@@ -110,7 +123,7 @@ class HttpApp:
         headers = {} if failure.retry_after is None else {"Retry-After": str(failure.retry_after)}
         if failure.status is Status.UNAUTHENTICATED:
             headers["WWW-Authenticate"] = "Bearer"
-        code = 413 if isinstance(failure, TooLargeError) else failure.status.value
+        code = getattr(failure, "code", failure.status.value)
         return JSONResponse({"error": str(failure)}, code, headers)
 
     def _check_access(self, request: Request) -> None:
@@ -125,9 +138,11 @@ class HttpApp:
 
     async def _infer(self, request: Request, call: Call) -> Response:
         json_length = _number(request, JSON_LENGTH)
-        with self._body() as body:
+        with self._body(json_length is None) as body:
             await body.read(request)
             size = len(body.data)
+            if json_length is not None and self._json_bytes < json_length <= size:
+                raise _too_large("JSON", self._json_bytes)
             with self._held.holding(JSON_FACTOR * (size if json_length is None else min(json_length, size))):
                 inference, wanted = await _call(
                     len(body.data), rest.parse, body.data, json_length, *self._names(request)
@@ -155,8 +170,9 @@ class HttpApp:
                 task.cancel()
 
     @contextmanager
-    def _body(self) -> Iterator[_Body]:
-        body = _Body(self._held, self._body_bytes)
+    def _body(self, is_json: bool = True) -> Iterator[_Body]:
+        limit, what = (self._json_bytes, "JSON") if is_json else (self._body_bytes, "body")
+        body = _Body(self._held, limit, what)
         try:
             yield body
         finally:
@@ -244,10 +260,13 @@ class HttpApp:
 
 
 class _Body:
-    """Body of a request. Its bytes are reserved in ``held`` before they are stored."""
+    """Body of a request, of at most ``limit`` bytes. They are reserved in ``held`` before they are stored.
 
-    def __init__(self, held: HeldBytes, limit: int) -> None:
-        self._held, self._limit = held, limit
+    ``what`` names the body in the error of one that is too large.
+    """
+
+    def __init__(self, held: HeldBytes, limit: int, what: str) -> None:
+        self._held, self._limit, self._what = held, limit, what
         self.data = bytearray()
         self.reserved = 0
         self._received = 0  # compressed bytes
@@ -255,35 +274,34 @@ class _Body:
     async def read(self, request: Request) -> None:
         """Read and decompress the body. Raise ServeError if it is too large, malformed, or takes too long."""
         expected = _number(request, "content-length")
-        encoding = request.headers.get("content-encoding", "identity")
+        encoding = request.headers.get("content-encoding", "identity").strip().lower()
         if encoding not in ("identity", "gzip", "deflate"):
-            raise ServeError(Status.INVALID_ARGUMENT, f"the content encoding {encoding[:40]!r} is unknown")
+            raise UnknownEncodingError(Status.INVALID_ARGUMENT, f"the content encoding {encoding[:40]!r} is unknown")
         if expected is not None:
             self._reserve(expected)
-        decoder = zlib.decompressobj(47) if encoding != "identity" else None  # 47: gzip or zlib
+        decoder = None if encoding == "identity" else _Decoder(encoding)
         try:
             async with asyncio.timeout(BODY_SECONDS):
                 async for chunk in request.stream():
                     if decoder is None:
                         self._add(chunk)
                     else:
-                        self._decompress(decoder, chunk)
+                        await self._decompress(decoder, chunk)
         except TimeoutError:
             raise ServeError(Status.DEADLINE_EXCEEDED, "the body has not arrived in time") from None
         except zlib.error as error:
             raise ServeError(Status.INVALID_ARGUMENT, f"the body is not {encoding}: {error}") from None
-        if decoder is not None and not decoder.eof:
+        if decoder is not None and not decoder.is_complete:
             raise ServeError(Status.INVALID_ARGUMENT, f"the body ends before its {encoding} does")
 
-    def _decompress(self, decoder: Any, chunk: bytes) -> None:
+    async def _decompress(self, decoder: _Decoder, chunk: bytes) -> None:
         self._received += len(chunk)
         if self._received > self._limit:  # even if they decompress to fewer bytes
-            raise self._too_large()
-        while chunk and not decoder.eof:
-            self._add(decoder.decompress(chunk, PIECE))
-            chunk = decoder.unconsumed_tail or decoder.unused_data
-        if chunk:
-            raise ServeError(Status.INVALID_ARGUMENT, "the body has bytes behind the compressed ones")
+            raise _too_large(self._what, self._limit)
+        for piece in decoder.pieces(chunk):
+            self._add(piece)
+            if len(piece) == PIECE:
+                await asyncio.sleep(0)  # others have their turn: a few bytes may become many pieces
 
     def _add(self, chunk: bytes) -> None:
         if len(self.data) + len(chunk) > self.reserved:
@@ -292,12 +310,36 @@ class _Body:
 
     def _reserve(self, size: int) -> None:
         if size > self._limit:
-            raise self._too_large()
+            raise _too_large(self._what, self._limit)
         self._held.reserve(size - self.reserved)
         self.reserved = size
 
-    def _too_large(self) -> ServeError:
-        return TooLargeError(Status.RESOURCE_EXHAUSTED, f"the body has more than {self._limit} bytes")
+
+class _Decoder:
+    """Decompression of a body, which is one stream of zlib, or members of gzip one after the other."""
+
+    def __init__(self, encoding: str) -> None:
+        self._has_members, self._stream = encoding == "gzip", zlib.decompressobj(WBITS)
+
+    def pieces(self, data: bytes) -> Iterator[bytes]:
+        """Decompress data. Yield pieces of at most `PIECE` bytes. Raise zlib.error or ServeError for malformed data."""
+        while data:
+            if self._stream.eof:
+                if not self._has_members:
+                    raise ServeError(Status.INVALID_ARGUMENT, "the body has bytes behind the compressed ones")
+                self._stream = zlib.decompressobj(WBITS)
+            yield self._stream.decompress(data, PIECE)
+            data = self._stream.unconsumed_tail or self._stream.unused_data
+
+    @property
+    def is_complete(self) -> bool:
+        """True if the data so far end where a stream does."""
+        return self._stream.eof
+
+
+def _too_large(what: str, limit: int) -> ServeError:
+    hint = ": send tensors as binary data" if what == "JSON" else ""
+    return TooLargeError(Status.RESOURCE_EXHAUSTED, f"the {what} has more than {limit} bytes{hint}")
 
 
 async def _call(size: int, function: Callable[..., Any], *args: Any) -> Any:

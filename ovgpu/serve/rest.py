@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import orjson
+
 from ovgpu.serve.errors import ServeError, Status, invalid
 from ovgpu.serve.protocol import InferenceRequest, InferenceResponse, NamedTensor
 from ovgpu.serve.tensors import NAMES, check_shape, dump, element_type, from_bytes, from_json, to_bytes, to_json
@@ -83,12 +85,20 @@ def deadline(parameters: Mapping[str, Any]) -> float | None:
 def load(text: bytearray) -> dict[str, Any]:
     """Return the JSON object in a text; empty for an empty text. Raise ServeError for anything else."""
     try:
-        document = json.loads(text) if text else {}
+        document = _parsed(text) if text else {}
     except (ValueError, RecursionError) as error:
         raise invalid(f"the body is no JSON: {error}") from None
     if not isinstance(document, dict):
         raise invalid("the body is no JSON object")
     return document
+
+
+def _parsed(text: bytearray) -> Any:
+    """Return the value in a text. Raise ValueError or RecursionError if it has none."""
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return json.loads(text)  # takes three times as long, but knows NaN, infinities and halves of surrogate pairs
 
 
 def _objects(document: dict[str, Any], key: str) -> list[dict[str, Any]]:

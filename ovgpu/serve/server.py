@@ -56,6 +56,7 @@ class ServerOptions:
     idle_seconds: float = 300.0
     poll_seconds: float = 1.0
     body_mib: int = 64
+    json_mib: int = 8
     held_mib: int = 1024
     max_calls: int = 1024
     token_file: Path | None = None
@@ -199,7 +200,7 @@ class Server:
 
     def _http_server(self, service: Service) -> uvicorn.Server:
         options = self._options
-        app = HttpApp(service, self._token or self._hosts, options.body_mib * MIB, self.held)
+        app = HttpApp(service, self._token or self._hosts, options.body_mib * MIB, options.json_mib * MIB, self.held)
         tls: dict[str, Any] = {}
         if options.tls_cert and options.tls_key:
             tls = {"ssl_certfile": str(options.tls_cert), "ssl_keyfile": str(options.tls_key)}
@@ -269,6 +270,7 @@ def _check_numbers(options: ServerOptions) -> None:
     engine = options.engine
     for name, value in (
         ("max-queue", options.max_queue),
+        ("max-json-mib", options.json_mib),
         ("max-calls", options.max_calls),
         ("idle-seconds", options.idle_seconds),
         ("max-batch-size", engine.max_batch_size),

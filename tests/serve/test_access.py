@@ -111,7 +111,7 @@ def test_a_header_that_is_no_ascii(server: Serving) -> None:
 
 def test_all_routes_need_the_token_but_health(server: Serving) -> None:
     assert server.server.service is not None
-    app = HttpApp(server.server.service, AllowedHosts("127.0.0.1"), 1, server.server.held)
+    app = HttpApp(server.server.service, AllowedHosts("127.0.0.1"), 1, 1, server.server.held)
     refused, open_ = set(), set()
     for route in app.asgi.routes:
         assert isinstance(route, Route)
@@ -285,7 +285,7 @@ def test_origins(open_server: Serving, origin: str, allowed: bool) -> None:
 
 def test_all_routes_check_the_host_but_health(open_server: Serving) -> None:
     assert open_server.server.service is not None
-    app = HttpApp(open_server.server.service, AllowedHosts("127.0.0.1"), 1, open_server.server.held)
+    app = HttpApp(open_server.server.service, AllowedHosts("127.0.0.1"), 1, 1, open_server.server.held)
     allowed = set()
     for headers in ({"Host": "attacker.example"}, {"Host": "localhost", "Origin": "https://attacker.example"}):
         for route in app.asgi.routes:

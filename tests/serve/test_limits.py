@@ -61,6 +61,7 @@ def held(served: Serving) -> Iterator[HeldBytes]:
 
 # ---- sizes
 
+TOO_LARGE_JSON = f"the JSON has more than {MIB} bytes: send tensors as binary data"
 ZIPPED = gzip.compress(json.dumps({"inputs": [JSON_INPUT]}).encode(), mtime=0)
 TOO_LARGE: dict[str, tuple[dict[str, str], Callable[[], Any]]] = {
     "content-length": ({"Content-Length": str(1 << 40)}, lambda: b""),
@@ -83,7 +84,7 @@ def test_bodies_that_are_too_large(wire: Wire, held: HeldBytes, attack: str) -> 
     sent = make()
     with little_memory():
         answer = wire.post(sent, headers)
-    assert (answer.status, answer.text) == ("RESOURCE_EXHAUSTED", f"the body has more than {MIB} bytes")
+    assert (answer.status, answer.text) == ("RESOURCE_EXHAUSTED", TOO_LARGE_JSON)
     wire.check_served()
 
 
@@ -98,7 +99,7 @@ def test_the_status_of_a_large_body_is_413(wire: Wire) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", wire.port, timeout=SECONDS)
     connection.request("POST", "/v2/models/echo/infer", bytes(MIB + 1))
     response = connection.getresponse()
-    assert (response.status, json.loads(response.read())) == (413, {"error": f"the body has more than {MIB} bytes"})
+    assert (response.status, json.loads(response.read())) == (413, {"error": TOO_LARGE_JSON})
     connection.request("POST", "/v2/models/echo/infer", json.dumps({"inputs": [JSON_INPUT]}))
     assert connection.getresponse().status == 200  # of the same connection: the large body was read to its end
     connection.close()
@@ -113,9 +114,11 @@ def test_the_status_of_a_large_body_is_413(wire: Wire) -> None:
         ("deflate", b"{}", "is not deflate"),
         ("br", b"", "unknown"),
         ("gzip, gzip", ZIPPED, "unknown"),
-        ("gzip", ZIPPED + b"{", "behind"),
-        ("gzip", [ZIPPED, b"{"], "behind"),
-        ("gzip", [ZIPPED, *repeat(bytes(1 << 16), 64)], "behind"),
+        ("gzip", ZIPPED + b"{", "ends before"),  # as another member would begin
+        ("gzip", ZIPPED + b"{}", "is not gzip"),
+        ("gzip", [ZIPPED, *repeat(bytes(1 << 16), 64)], "is not gzip"),
+        ("deflate", zlib.compress(b"{}") + b"{", "behind"),
+        ("deflate", [zlib.compress(b"{}"), *repeat(bytes(1 << 16), 64)], "behind"),
     ],
 )
 def test_malformed_compression(wire: Wire, held: HeldBytes, encoding: str, sent: Any, text: str) -> None:
@@ -123,6 +126,38 @@ def test_malformed_compression(wire: Wire, held: HeldBytes, encoding: str, sent:
         answer = wire.post(iter(sent) if isinstance(sent, list) else sent, {"Content-Encoding": encoding})
     assert answer.status == "INVALID_ARGUMENT"
     assert text in answer.text
+
+
+@pytest.mark.parametrize("encoding", ["GZIP", "gzip", " gzip"])
+def test_gzip_may_have_members(wire: Wire, held: HeldBytes, encoding: str) -> None:
+    text = json.dumps({"inputs": [JSON_INPUT]}).encode()
+    for cut in (0, 1, 20, len(text)):
+        members = gzip.compress(text[:cut]) + gzip.compress(text[cut:])
+        assert wire.post(members, {"Content-Encoding": encoding}).status == "OK"
+
+
+def test_the_status_of_an_unknown_encoding_is_415(wire: Wire) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", wire.port, timeout=SECONDS)
+    connection.request("POST", "/v2/models/echo/infer", b"{}", {"Content-Encoding": "br"})
+    assert connection.getresponse().status == 415
+    connection.close()
+
+
+def test_json_has_a_limit_of_its_own(repository: Path) -> None:
+    """Tensors in binary may be as large as the body; JSON beside them, or alone, may not."""
+    with (
+        serving(repository, body_mib=8, json_mib=1, engine={"batching": False}) as server,
+        server.client("REST") as client,
+    ):
+        large = np.zeros((1 << 19, 3), np.float32)
+        assert client.infer("echo", {"x": large})["y"].shape == large.shape
+        with Wire(server) as wire:
+            assert wire.post(bytes(MIB + 1)).text == TOO_LARGE_JSON
+            length = {"Inference-Header-Content-Length": str(MIB + 1)}
+            assert wire.post(bytes(MIB + 1), length).text == TOO_LARGE_JSON
+            assert wire.post(iter([bytes(9 * MIB)]), {"Inference-Header-Content-Length": "2"}).text == (
+                f"the body has more than {8 * MIB} bytes"
+            )
 
 
 def test_compressed_bytes_may_arrive_one_by_one(wire: Wire, held: HeldBytes) -> None:

@@ -21,7 +21,7 @@ from tests.harness.sweep import LIMITS
 from tests.serve.wire import JSON_INPUT, Input, Wire, message, set_parameters
 
 EXAMPLES = 250
-STATUSES = {status.value for status in Status} - {Status.INTERNAL.value} | {405, 413}
+STATUSES = {status.value for status in Status} - {Status.INTERNAL.value} | {405, 413, 415}
 Post = tuple[str, Any, bytes]  # path, JSON and the bytes behind it
 FP32, INT64 = {"datatype": "FP32", "shape": [1, 3]}, {"datatype": "INT64", "shape": [2]}
 SEQUENCE = {"sequence_id": 7, "sequence_start": True, "sequence_end": False}

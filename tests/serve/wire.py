@@ -19,7 +19,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from ovgpu.serve.errors import Status
 from tests.harness.servers.serving import INTERFACES, SECONDS, Serving
 
-NAMES = {str(status.value): status.name for status in Status} | {"413": "RESOURCE_EXHAUSTED"}
+NAMES = {str(status.value): status.name for status in Status} | {"413": "RESOURCE_EXHAUSTED", "415": "INVALID_ARGUMENT"}
 MIB = 1 << 20
 SERVICE = "/inference.GRPCInferenceService/"
 JSON_INPUT = {"name": "x", "datatype": "FP32", "shape": [1, 3], "data": [1, 2, 3]}
