@@ -111,9 +111,9 @@ class GuardInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         if self._calls >= self._max_calls:
             raise ServeError(Status.UNAVAILABLE, f"{self._calls} calls are open already", 1)
         self._calls += 1
-        context.add_done_callback(self._end)
+        _when_done(self._end)
 
-    def _end(self, context: Any) -> None:
+    def _end(self, task: asyncio.Task[Any]) -> None:
         self._calls -= 1
 
     async def _received(self, context: Any) -> bytes:
@@ -153,11 +153,21 @@ class GuardInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         timer = _close_if_unread(context)
         self._held.keep(size)
 
-        def sent(context: Any) -> None:
+        def sent(task: asyncio.Task[Any]) -> None:
             timer.cancel()
             self._held.release(size)
 
-        context.add_done_callback(sent)
+        _when_done(sent)
+
+
+def _when_done(callback: Callable[[asyncio.Task[Any]], None]) -> None:
+    """Call a function when this call has ended: its answer is read, or it is cancelled.
+
+    A callback of the context would make a cycle of references, which keeps the call until garbage is collected.
+    """
+    task = asyncio.current_task()
+    assert task is not None
+    task.add_done_callback(callback)
 
 
 def metadata(context: Any) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any
 
 from ovgpu.serve.engines import Engine, Port
@@ -77,4 +78,22 @@ def wanted_outputs(engine: Engine, request: InferenceRequest) -> list[int]:
 
 async def outputs_of(future: Future[Any]) -> Any:
     """Wait for the outputs of an inference. If this task is cancelled, an inference that has not begun is cancelled."""
-    return (await asyncio.wrap_future(future)).to_tuple()
+    # asyncio.wrap_future would make a cycle of references, which keeps the outputs until garbage is collected.
+    loop = asyncio.get_running_loop()
+    waiting: asyncio.Future[None] = loop.create_future()
+
+    def wake() -> None:
+        if not waiting.done():
+            waiting.set_result(None)
+
+    def wake_from_thread(_: Future[Any]) -> None:
+        with suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(wake)
+
+    future.add_done_callback(wake_from_thread)
+    try:
+        await waiting
+    except asyncio.CancelledError:
+        future.cancel()
+        raise
+    return future.result().to_tuple()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import socket
 import time
+import weakref
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
@@ -16,7 +19,9 @@ from tritonclient.grpc import service_pb2
 
 import ovgpu as ov
 from ovgpu.serve import grpc_guard, http_protocol
+from ovgpu.serve.engines import EngineOptions, open_engine
 from ovgpu.serve.held_bytes import HeldAnswers, HeldBytes
+from ovgpu.serve.inference import outputs_of
 from tests.harness.ir import Net
 from tests.harness.servers.serving import INTERFACES, SECONDS, Serving, serving, write
 from tests.serve.http2 import WINDOW, Http2, connections, prefixed
@@ -352,6 +357,24 @@ def test_answers_of_a_stream_that_ends_are_not_held() -> None:
     answers.close()
     answers.add(10)  # by an inference that was running
     assert held.free == 100
+
+
+def test_outputs_are_freed_at_once(repository: Path) -> None:
+    """They do not wait until garbage is collected."""
+    engine = open_engine(repository / "echo" / "1" / "model.xml", EngineOptions("CPU"), lambda run: None)
+
+    async def infer() -> weakref.ref[Any]:
+        outputs = await outputs_of(engine.submit({0: np.zeros((1, 3), np.float32)}))
+        return weakref.ref(outputs[0])
+
+    gc.disable()
+    try:
+        kept = asyncio.run(infer())
+        asyncio.run(infer())  # the engine has outputs until the next ones
+        assert kept() is None
+    finally:
+        gc.enable()
+        engine.close()
 
 
 def test_long_answers_are_complete(wire: Wire) -> None:
