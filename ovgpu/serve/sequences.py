@@ -69,18 +69,23 @@ class ClientSequence:
         loop, handle = asyncio.get_running_loop(), self.handle
         self.running = future = handle.submit(inputs)
 
-        def count() -> None:
-            if self.handle is handle and not future.cancelled() and future.exception() is None:
+        def count(ended: Future[Any]) -> None:
+            if self.handle is handle and not ended.cancelled() and ended.exception() is None:
                 self.steps += 1
-                self.last = LastStep(self.steps, digest, future.result().to_tuple(), self.version)
+                self.last = LastStep(self.steps, digest, ended.result().to_tuple(), self.version)
 
-        future.add_done_callback(lambda _: loop.call_soon_threadsafe(count))  # before the callback of `outputs_of`
+        def count_on_loop(ended: Future[Any]) -> None:
+            with suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(count, ended)
+
+        future.add_done_callback(count_on_loop)  # before the callback of `outputs_of`
         return await outputs_of(future)
 
     async def settled(self) -> None:
         """Wait until the last step with a number has run, and counts."""
         if self.running is not None:
-            await asyncio.wait([asyncio.wrap_future(self.running)])
+            with suppress(Exception):  # it may have failed, or was cancelled
+                await outputs_of(self.running)
             self.running = None
 
     def end(self) -> None:

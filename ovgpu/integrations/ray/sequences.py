@@ -15,6 +15,7 @@ from ovgpu.errors import Error
 from ovgpu.integrations.ray.directory import NotJoinedError
 from ovgpu.integrations.ray.states import Claim, SavedSequence, SequenceId
 from ovgpu.serve.engines import Engine, EngineSequence, Inputs
+from ovgpu.serve.inference import outputs_of
 from ovgpu.tensor import Tensor
 from ovgpu.types import Type
 
@@ -140,7 +141,7 @@ class ReplicaSequences:
             raise StepNumberError(f"step {number} of sequence {id!r} follows step {sequence.steps}")
         assert sequence.handle is not None
         try:
-            outputs = (await asyncio.wrap_future(sequence.handle.submit(inputs))).to_tuple()
+            outputs = await outputs_of(sequence.handle.submit(inputs))
         except BaseException:
             if start:
                 await self._end(id, sequence)
