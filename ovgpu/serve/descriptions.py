@@ -37,27 +37,33 @@ def _port(port: Port) -> dict[str, Any]:
 
 
 def config(version: Version) -> dict[str, Any]:
-    """Return the configuration of a model, as a ModelConfig of Triton. Shapes have their batch axis."""
+    """Return the configuration of a model, as a ModelConfig of Triton.
+
+    As there, shapes have a batch axis unless ``max_batch_size`` is positive: all first axes are then the batch axis.
+    """
     engine = version.engine
+    axes = (*(engine.batch_axes or (None,)), *engine.output_batch_axes)
+    batched = not engine.stateful and engine.max_batch_size > 1 and set(axes) == {0}
+    first = 1 if batched else 0
     fields: dict[str, Any] = {
         "name": version.name,
         "platform": PLATFORM,
         "backend": "ovgpu",
-        "max_batch_size": 0,
-        "input": [_config_port(port, i in engine.optional_inputs) for i, port in enumerate(engine.inputs)],
-        "output": [_config_port(port) for port in engine.outputs],
+        "max_batch_size": engine.max_batch_size if batched else 0,
+        "input": [_config_port(port, first, i in engine.optional_inputs) for i, port in enumerate(engine.inputs)],
+        "output": [_config_port(port, first) for port in engine.outputs],
         "parameters": {"engine": {"string_value": engine.description}},
     }
     if engine.stateful:
         fields["sequence_batching"] = {"oldest": {"max_candidate_sequences": engine.max_batch_size}}
-    elif engine.max_batch_size > 1:
+    elif batched:
         fields["dynamic_batching"] = {}
     return fields
 
 
-def _config_port(port: Port, optional: bool = False) -> dict[str, Any]:
+def _config_port(port: Port, first: int, optional: bool = False) -> dict[str, Any]:
     datatype = "STRING" if port.datatype == "BYTES" else port.datatype
-    fields = {"name": port.name, "data_type": f"TYPE_{datatype}", "dims": _port(port)["shape"]}
+    fields = {"name": port.name, "data_type": f"TYPE_{datatype}", "dims": _port(port)["shape"][first:]}
     return {**fields, "optional": True} if optional else fields
 
 

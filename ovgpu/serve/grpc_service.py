@@ -82,6 +82,7 @@ class GrpcService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignor
             except Exception as error:
                 empty = messages.ModelInferResponse(model_name=request.model_name, id=request.id)
                 response = messages.ModelStreamInferResponse(error_message=str(call.fail(error)), infer_response=empty)
+        response.infer_response.parameters["triton_final_response"].bool_param = True  # each request has one response
         unread.add(response.ByteSize())
         return response
 

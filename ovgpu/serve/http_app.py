@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
@@ -94,10 +95,13 @@ class HttpApp:
                         self._route("POST", path + ":predict", "Predict", self._predict),
                     )
                 ],
+                self._route("GET", "/v1/config", "RepositoryIndex", self._predict_config),
+                self._route("POST", "/v1/config/reload", "RepositoryIndex", self._predict_reload),
                 self._route("POST", "/v2/repository/index", "RepositoryIndex", self._index),
                 self._route("POST", "/v2/repository/models/{model}/load", "RepositoryModelLoad", self._load),
                 self._route("POST", "/v2/repository/models/{model}/unload", "RepositoryModelUnload", self._unload),
-            ]
+            ],
+            exception_handlers={HTTPException: _unknown_route},
         )
 
     def _route(self, verb: str, path: str, method: str, handler: Handler, guarded: bool = True) -> Route:
@@ -194,6 +198,16 @@ class HttpApp:
 
     async def _predict_metadata(self, request: Request, call: Call) -> Response:
         return JSONResponse(predict.metadata(self._version(request)))
+
+    async def _predict_config(self, request: Request, call: Call) -> Response:
+        return JSONResponse(predict.statuses(self._models))
+
+    async def _predict_reload(self, request: Request, call: Call) -> Response:
+        """Look for new and changed models. The code is 201 if there are any, else 200, as of OpenVINO Model Server."""
+        before = list(self._models.current.values())
+        await self._models.refresh(settled=False)
+        changed = before != list(self._models.current.values())
+        return JSONResponse(predict.statuses(self._models), 201 if changed else 200)
 
     # ---- server and models
 
@@ -340,6 +354,12 @@ class _Decoder:
 def _too_large(what: str, limit: int) -> ServeError:
     hint = ": send tensors as binary data" if what == "JSON" else ""
     return TooLargeError(Status.RESOURCE_EXHAUSTED, f"the {what} has more than {limit} bytes{hint}")
+
+
+def _unknown_route(request: Request, error: Exception) -> Response:
+    """Return the response to a request for a path, or by a method, that the server does not know."""
+    code = error.status_code if isinstance(error, HTTPException) else 404
+    return JSONResponse({"error": f"there is no {request.method} {request.url.path[:200]}"}, code)
 
 
 async def _call(size: int, function: Callable[..., Any], *args: Any) -> Any:

@@ -11,7 +11,7 @@ import numpy as np
 
 from ovgpu.serve.engines import Engine, Port
 from ovgpu.serve.errors import invalid
-from ovgpu.serve.models import Version
+from ovgpu.serve.models import Models, Version
 from ovgpu.serve.protocol import CONTROL, CONTROL_ID, InferenceRequest, InferenceResponse, NamedTensor
 from ovgpu.serve.tensors import MAX_RANK, from_json, json_bytes, objects, shaped, to_json
 from ovgpu.types import Type
@@ -109,11 +109,24 @@ def _nested(tensor: NamedTensor) -> Any:
 
 def status(version: Version) -> dict[str, Any]:
     """Return the status of a model."""
-    return {
-        "model_version_status": [
-            {"version": version.number, "state": "AVAILABLE", "status": {"error_code": "OK", "error_message": "OK"}}
-        ]
-    }
+    return _status(version.number, "AVAILABLE", "OK", "OK")
+
+
+def statuses(models: Models) -> dict[str, Any]:
+    """Return the status of each model of the repository, by name."""
+    found = {}
+    for name, number, state, reason in models.index():
+        loaded = state == "READY"
+        code = "OK" if loaded or name not in models.failures else "UNKNOWN"
+        found[name] = _status(
+            number, "AVAILABLE" if loaded else "END" if reason == "unloaded" else "LOADING", code, reason or "OK"
+        )
+    return found
+
+
+def _status(number: str, state: str, code: str, message: str) -> dict[str, Any]:
+    status = {"error_code": code, "error_message": message}
+    return {"model_version_status": [{"version": number, "state": state, "status": status}]}
 
 
 def metadata(version: Version) -> dict[str, Any]:

@@ -304,6 +304,7 @@ def test_the_configuration_is_one_of_triton(server: Serving) -> None:
         config = client.client.get_model_config("affine")
     found = json_format.ParseDict(config, model_config_pb2.ModelConfig())
     assert [x.data_type for x in found.input] == [model_config_pb2.TYPE_FP32] * 2
+    assert found.max_batch_size == 32 and [list(x.dims) for x in (*found.input, *found.output)] == [[4], [4], [4], [5]]
 
 
 def test_statistics(repository: Path) -> None:
@@ -337,7 +338,8 @@ def test_a_stream_answers_in_order(server: Serving) -> None:
         for number in range(300):
             result, error = answers.get(timeout=60)
             if number % 7:
-                assert result.get_response().id == str(number)
+                response = result.get_response()
+                assert response.id == str(number) and response.parameters["triton_final_response"].bool_param
                 assert result.as_numpy("y").tolist() == [[number] * 3]
             else:
                 assert "no model 'nothing'" in error.message()

@@ -7,6 +7,7 @@ import http.client
 import json
 import math
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -163,6 +164,30 @@ def test_sequences(server: Serving) -> None:
         )
         assert status == 200, found
         assert (found["outputs"]["steps"], found["outputs"]["sequence_id"]) == ([step + 1], [6])
+
+
+@pytest.mark.parametrize("path", ["/nothing", "/v2/models/echo/nothing", "/v1/nothing"])
+def test_unknown_routes_answer_json(path: str, server: Serving) -> None:
+    assert call(server, path) == (404, {"error": f"there is no GET {path}"})
+    assert call(server, path, {}) == (404, {"error": f"there is no POST {path}"})
+    assert call(server, "/v2", {}) == (405, {"error": "there is no POST /v2"})
+
+
+def test_the_configuration_of_model_server(tmp_path: Path) -> None:
+    """A reload answers 201 if models are new or have changed."""
+    write(tmp_path, echo("i64"), "echo")
+    with serving(tmp_path, poll_seconds=0) as server:
+        ok = {"version": "1", "state": "AVAILABLE", "status": {"error_code": "OK", "error_message": "OK"}}
+        assert call(server, "/v1/config") == (200, {"echo": {"model_version_status": [ok]}})
+        assert call(server, "/v1/config/reload", {})[0] == 200
+        write(tmp_path, strings(), "strings")
+        (tmp_path / "broken" / "1").mkdir(parents=True)
+        (tmp_path / "broken" / "1" / "model.xml").write_text("no model")
+        status, found = call(server, "/v1/config/reload", {})
+        assert status == 201 and found["strings"] == {"model_version_status": [ok]}
+        (broken,) = found["broken"]["model_version_status"]
+        assert (broken["state"], broken["status"]["error_code"]) == ("LOADING", "UNKNOWN")
+        assert call(server, "/v1/config/reload", {}) == (200, found) == call(server, "/v1/config")
 
 
 def test_status_and_metadata(server: Serving) -> None:
