@@ -78,6 +78,10 @@ def _factor(spec: Spec | None) -> Int | None:
 
 
 def _constant(spec: Spec | None) -> RowNumbers | None:
-    """Return a known number that is not negative as `RowNumbers` that are the same in all rows."""
+    """Return known numbers that are not negative as `RowNumbers` that are the same in all rows."""
     value = _factor(spec)
-    return None if value is None else RowNumbers(0, value + 1)
+    if value is not None:
+        return RowNumbers(0, value + 1)
+    values = None if spec is None else spec.ints()  # of a Range to a known number
+    numbers = [n for n in values or () if not isinstance(n, Sym) and n >= 0]
+    return RowNumbers(0, max(numbers) + 1) if values and len(numbers) == len(values) else None

@@ -83,6 +83,18 @@ def test_many_threads(name: str, device: str) -> None:
             nearly(got, wanted)
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_prompts_of_one_token(name: str, device: str) -> None:
+    """All extents are 1 in the first step, and one is 2 in the next."""
+    model = ov.Core().read_model(DATA / name / "model.xml")
+    steps = [tokens(model, [5 + past], past) for past in range(3)]
+    with ov.SequenceBatcher(model, 4, device, {"INFERENCE_PRECISION_HINT": "f32"}) as batcher:
+        with batcher.open() as one, batcher.open() as other:
+            for step, wanted in zip(steps, alone(model, steps), strict=True):
+                for sequence in one, other:
+                    nearly(sequence.infer(step).to_tuple(), wanted)
+
+
 def test_lengths_beyond_the_capacity(device: str) -> None:
     """Caches grow while sequences are in them, and a slot that is free again begins with nothing."""
     model = nets.decoder()
