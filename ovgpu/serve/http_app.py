@@ -24,7 +24,6 @@ from ovgpu.serve.models import Version
 from ovgpu.serve.protocol import InferenceRequest, InferenceResponse
 from ovgpu.serve.service import Service
 from ovgpu.serve.status_page import status_page
-from ovgpu.serve.tensors import dump
 
 INTERFACE = "REST"
 JSON_LENGTH = "inference-header-content-length"
@@ -190,7 +189,7 @@ class HttpApp:
                 document = await _call(len(body.data), rest.load, body.data)
                 inference, rows = await _call(len(body.data), predict.parse, document, engine, *self._names(request))
             response = await self._run(request, inference, call)
-        content = await _call(_bytes(response), lambda: dump(predict.format(response, rows)))
+        content = await _call(_bytes(response), predict.format, response, rows)
         return Response(content, media_type="application/json")
 
     async def _predict_status(self, request: Request, call: Call) -> Response:

@@ -5,6 +5,7 @@ Its JSON has no element types: values are converted to the types of the model.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from ovgpu.serve.engines import Engine, Port
 from ovgpu.serve.errors import invalid
 from ovgpu.serve.models import Models, Version
 from ovgpu.serve.protocol import CONTROL, CONTROL_ID, InferenceRequest, InferenceResponse, NamedTensor
-from ovgpu.serve.tensors import MAX_RANK, from_json, json_bytes, objects, shaped, to_json
+from ovgpu.serve.tensors import MAX_RANK, dump, dump_tensor, from_json, json_bytes, objects, shaped
 from ovgpu.types import Type
 
 DTYPES = {
@@ -86,25 +87,31 @@ def _shape(name: str, data: Any, depth: int = 0) -> tuple[int, ...]:
     return (len(data), *shapes.pop())
 
 
-def format(response: InferenceResponse, rows: bool) -> dict[str, Any]:
-    """Return the JSON object of a response, with the outputs as columns or rows.
+def format(response: InferenceResponse, rows: bool) -> bytes:
+    """Return the JSON of a response, with the outputs as columns or rows.
 
     Outputs without rows, or with different numbers of them, are always columns: an error would deny that the inference
     has run.
     """
-    outputs = {tensor.name: _nested(tensor) for tensor in response.outputs}
-    lengths = {tensor.array.shape[:1] for tensor in response.outputs}
+    outputs = response.outputs
+    lengths = {tensor.array.shape[:1] for tensor in outputs}
     if not rows or len(lengths) > 1 or () in lengths:
-        return {"outputs": next(iter(outputs.values())) if len(outputs) == 1 else outputs}
+        columns = _objects([tensor.name for tensor in outputs], outputs)
+        return b'{"outputs":%b}' % (columns if len(outputs) > 1 else dump_tensor(outputs[0].array, outputs[0].dtype))
     if len(outputs) == 1:
-        return {"predictions": next(iter(outputs.values()))}
-    return {"predictions": [dict(zip(outputs, row)) for row in zip(*outputs.values())]}
+        return b'{"predictions":%b}' % dump_tensor(outputs[0].array, outputs[0].dtype)
+    names = [tensor.name for tensor in outputs]
+    each = [
+        _objects(names, [NamedTensor(tensor.name, tensor.dtype, tensor.array[i, ...]) for tensor in outputs])
+        for i in range(len(outputs[0].array))
+    ]
+    return b'{"predictions":[%b]}' % b",".join(each)
 
 
-def _nested(tensor: NamedTensor) -> Any:
-    """Return an output as nested lists."""
-    flat = np.array([*to_json(tensor.array, tensor.dtype), None], object)[:-1]
-    return flat.reshape(tensor.array.shape).tolist()
+def _objects(names: Sequence[str], tensors: Sequence[NamedTensor]) -> bytes:
+    """Return the JSON of an object with a member for each tensor."""
+    members = [b"%b:%b" % (dump(name), dump_tensor(tensor.array, tensor.dtype)) for name, tensor in zip(names, tensors)]
+    return b"{%b}" % b",".join(members)
 
 
 def status(version: Version) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import orjson
 
 from ovgpu.serve.errors import ServeError, Status, invalid
 from ovgpu.serve.protocol import InferenceRequest, InferenceResponse, NamedTensor
-from ovgpu.serve.tensors import NAMES, check_shape, dump, element_type, from_bytes, from_json, to_bytes, to_json
+from ovgpu.serve.tensors import NAMES, check_shape, dump, dump_tensor, element_type, from_bytes, from_json, to_bytes
 
 MAX_TENSORS = 1024
 MAX_TIMEOUT = 10**15  # us: longer timeouts are cut to this one, which never ends
@@ -137,14 +137,18 @@ def format(response: InferenceResponse, wanted: Wanted) -> tuple[bytes, int | No
         output: dict[str, Any] = {"name": tensor.name, "datatype": NAMES[tensor.dtype], "shape": tensor.array.shape}
         if wanted.binary.get(tensor.name, wanted.binary_by_default):
             parts.append(to_bytes(tensor.array, tensor.dtype))
-            output["parameters"] = {"binary_data_size": len(parts[-1])}
+            outputs.append(dump({**output, "parameters": {"binary_data_size": len(parts[-1])}}))
         else:
-            output["data"] = to_json(tensor.array, tensor.dtype)
-        outputs.append(output)
-    document: dict[str, Any] = {"model_name": response.model, "model_version": response.version, "outputs": outputs}
+            outputs.append(_joined(output, "data", dump_tensor(tensor.array.reshape(-1), tensor.dtype)))
+    document: dict[str, Any] = {"model_name": response.model, "model_version": response.version}
     if response.id:
         document["id"] = response.id
     if response.parameters:
         document["parameters"] = response.parameters
-    head = dump(document)
+    head = _joined(document, "outputs", b"[%b]" % b",".join(outputs))
     return b"".join([head, *parts]), len(head) if parts else None
+
+
+def _joined(document: dict[str, Any], name: str, value: bytes) -> bytes:
+    """Return the JSON of an object with one more member, whose value is JSON already."""
+    return b"%b,%b:%b}" % (dump(document)[:-1], dump(name), value)

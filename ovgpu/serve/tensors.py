@@ -35,6 +35,7 @@ DATATYPES = {
 NAMES = {dtype: name for name, dtype in DATATYPES.items()}
 MAX_RANK = 32
 MAX_EMPTY = 1 << 24  # product of an empty input's extents other than 0: results may have as many elements
+PART = 1 << 14  # elements of an output that become JSON at a time: other threads wait for some milliseconds
 LENGTH = struct.Struct("<I")  # the length in bytes, which precedes each element of BYTES
 
 Array = np.ndarray[Any, Any]
@@ -152,14 +153,27 @@ def json_bytes(name: str, element: Any) -> bytes:
     raise invalid(f"the data of input '{name}' has elements that are not BYTES")
 
 
-def to_json(array: Array, dtype: Type) -> list[Any]:
-    """Return the elements of an output as a flat list. Bytes that are no UTF-8 become objects, see `json_bytes`."""
+def dump_tensor(array: Array, dtype: Type) -> bytes:
+    """Return the JSON of an output, as nested lists. Bytes that are no UTF-8 become objects, see `json_bytes`.
+
+    It is made of parts of at most `PART` elements, between which other threads have their turn.
+    """
+    row = prod(array.shape[1:])
+    if array.size <= PART or not array.ndim:
+        return dump(_nested(array, dtype))
+    if row > PART:
+        parts = [dump_tensor(each, dtype) for each in array]
+    else:
+        rows = PART // row
+        parts = [dump(_nested(array[i : i + rows], dtype))[1:-1] for i in range(0, len(array), rows)]
+    return b"[%b]" % b",".join(parts)
+
+
+def _nested(array: Array, dtype: Type) -> Any:
     if dtype is Type.string:
-        return [_text(string_bytes(element)) for element in array.flat]
-    if dtype in (Type.f16, Type.bf16):
-        array = array.astype(np.float32)
-    elements: list[Any] = array.reshape(-1).tolist()
-    return elements
+        strings = objects([_text(string_bytes(element)) for element in array.flat])
+        return strings.reshape(array.shape).tolist()
+    return (array.astype(np.float32) if dtype in (Type.f16, Type.bf16) else array).tolist()
 
 
 def _text(element: bytes) -> Any:

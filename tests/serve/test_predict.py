@@ -15,6 +15,7 @@ import pytest
 import tritonclient.http as http_client
 
 import ovgpu as ov
+from ovgpu.serve import tensors
 from tests.batching.nets import SIZE, sums
 from tests.harness.ir import Net
 from tests.harness.servers.serving import Serving, expected, serving, write
@@ -144,6 +145,31 @@ def test_numbers_that_json_lacks(server: Serving) -> None:
         control = {"sequence_id": [71], "sequence_control_input": [int(step == 0)]}
         status, found = call(server, "/v1/models/sums:predict", {"inputs": {"x": [[math.nan] * SIZE]} | control})
         assert (status, found["outputs"]["steps"]) == (200, [step + 1]) and np.isnan(found["outputs"]["y"]).all()
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (9,), (2, 5), (3, 2, 3), (2, 9), (0, 2), (2, 0), (1, 1, 1, 5)], ids=str)
+@pytest.mark.parametrize("kind", ["f32", "f16", "bf16", "i64", "boolean", "string"])
+def test_large_outputs_become_json_in_parts(kind: str, shape: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No part has more elements than allowed: one call of the encoder would hold up all other threads."""
+    dtype, size, parts = getattr(ov.Type, kind), math.prod(shape), list[int]()
+    values: Any = np.arange(size) % 3 - 1
+    if kind == "string":
+        values = np.array([["\u00fc", "a\0", {"b64": "//4="}][i % 3] for i in range(size)] + [None], object)[:-1]
+    array = values.reshape(shape) if kind == "string" else values.reshape(shape).astype(dtype.storage)
+    sent = array
+    if kind == "string":
+        raw = [b"\xff\xfe" if isinstance(x, dict) else x.encode() for x in values] + [None]
+        sent = np.array(raw, object)[:-1].reshape(shape)
+    plain = tensors.dump
+
+    def dump(document: Any) -> bytes:
+        parts.append(np.array(document, object).size)
+        return plain(document)
+
+    monkeypatch.setattr(tensors, "PART", 4)
+    monkeypatch.setattr(tensors, "dump", dump)
+    found = json.loads(tensors.dump_tensor(sent, dtype))
+    assert found == (array.astype(np.float32) if kind == "bf16" else array).tolist() and max(parts) <= 4
 
 
 def test_outputs_without_rows_are_columns(server: Serving) -> None:
