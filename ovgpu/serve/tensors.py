@@ -94,10 +94,23 @@ def _strings(name: str, data: memoryview, count: int) -> Iterator[bytes]:
 def from_json(name: str, dtype: Type, shape: tuple[int, ...], data: Any) -> Array:
     """Return an input from a list of its elements, flat or nested; see `json_bytes` for those of BYTES.
 
+    It is made of parts of about `PART` elements, between which other threads have their turn.
+
     Raises: ServeError for elements of another type, or for more or fewer elements than the shape needs.
     """
     if not isinstance(data, list):
         raise invalid(f"the data of input '{name}' is no list")
+    flat = not data or not isinstance(data[0], list)
+    if flat and len(data) != prod(shape):
+        raise invalid(f"input '{name}' of shape {list(shape)} has {len(data)} elements, not {prod(shape)}")
+    rows = max(PART // (1 if flat else max(prod(shape[1:]), 1)), 1)
+    parts = [_part_from_json(name, dtype, data[i : i + rows]) for i in range(0, len(data), rows)]
+    whole = np.concatenate(parts) if parts else np.empty(0, object if dtype is Type.string else dtype.storage)
+    return shaped(name, shape, whole)
+
+
+def _part_from_json(name: str, dtype: Type, data: list[Any]) -> Array:
+    """Return the elements of a list, flat or nested, as an array of rank 1. Raises ServeError as `from_json`."""
     allowed: set[type] = {int} if dtype.integral else {int, float}
     if dtype is Type.string:
         allowed = {str, dict}
@@ -109,9 +122,9 @@ def from_json(name: str, dtype: Type, shape: tuple[int, ...], data: Any) -> Arra
         if not set(map(type, elements)) <= allowed:
             raise invalid(f"the data of input '{name}' has elements that are not {NAMES[dtype]}")
         if dtype is Type.string:
-            return shaped(name, shape, objects([json_bytes(name, element) for element in elements]))
+            return objects([json_bytes(name, element) for element in elements])
         with np.errstate(over="ignore"):  # as infinity
-            return shaped(name, shape, elements.astype(dtype.storage))
+            return elements.astype(dtype.storage)
     except (ValueError, OverflowError) as error:
         raise invalid(f"the data of input '{name}' cannot be read as {NAMES[dtype]}: {error}") from None
 
