@@ -229,7 +229,7 @@ def _read_inputs(parts: DecodeSplit) -> set[int]:
     indices = {parameter: i for i, parameter in enumerate(parts.host.parameters)}
     found: set[int] = set()
     seen: set[Node] = set()
-    stack = [result for result in parts.host.results[: len(parts.feeds)]]
+    stack = parts.host.results[: len(parts.feeds)]
     while stack:
         node = stack.pop()
         if node in seen:

@@ -29,9 +29,8 @@ class QueuedHandler(logging.Handler):
     def __init__(self, descriptor: int, notice: str) -> None:
         super().__init__()
         self._descriptor, self._notice = descriptor, notice
-        self._refused = self._unwritten = (
-            0  # lines that were dropped by the threads that log, and by the one that writes
-        )
+        self._refused = 0  # lines that were dropped by the threads that log
+        self._unwritten = 0  # lines that were dropped by the thread that writes
         self._noticed = 0  # value of `dropped` at the last notice
         self._lines = SimpleQueue[bytes | None]()  # None ends the thread
         # A thread that is no daemon, or a stream of Python with its lock, would keep the process from ending.

@@ -165,7 +165,7 @@ class OpenSequences:
         digest = b""
         if step.number is not None:
             await sequence.settled()
-            digest = _digest(inputs)
+            digest = await asyncio.to_thread(_digest, inputs)  # of large inputs it takes long
             again = self._repeated(model, sequence, step, digest)
             if again is not None:
                 return again.outputs

@@ -13,6 +13,7 @@ import pytest
 from tritonclient.utils import InferenceServerException
 
 import ovgpu as ov
+from ovgpu.serve import sequences
 from ovgpu.serve.engines import Engine, EngineOptions, EngineSequence, open_engine
 from tests.batching.nets import SIZE, iterated, streaming_lstm, sums
 from tests.harness.models.transformer import Sizes, llama
@@ -313,6 +314,21 @@ def test_a_repeated_step_is_answered_again(client: Client) -> None:
         assert numbered(client, 5, sequence_end=True) == 5
     fails("NOT_FOUND", numbered, client, 6)
     fails("ALREADY_EXISTS", numbered, client, 5, 3.0)
+
+
+def test_other_clients_do_not_wait_for_digests(
+    monkeypatch: pytest.MonkeyPatch, server: Serving, client: Client
+) -> None:
+    """The digest of large inputs takes long, and the event loop serves all clients."""
+    digest, found = sequences._digest, set[int]()
+
+    def watched(inputs: Any) -> bytes:
+        found.add(threading.get_ident())
+        return digest(inputs)
+
+    monkeypatch.setattr(sequences, "_digest", watched)
+    assert numbered(client, 1, sequence_start=True, sequence_end=True) == 1
+    assert found and server.thread.ident not in found
 
 
 def test_a_start_with_other_inputs_begins_anew(client: Client) -> None:
