@@ -32,7 +32,9 @@ def add_to(commands: Any) -> None:
     network.add_argument("--host", default="127.0.0.1", help="address to listen on (default: loopback)")
     network.add_argument("--port", type=int, default=8000, help="port of REST (8000); 0 means any free one")
     network.add_argument("--grpc-port", type=int, default=8001, help="port of gRPC (8001); -1 for none")
-    network.add_argument("--token-file", type=Path, metavar="FILE", help="file with the token that clients must send")
+    network.add_argument(
+        "--token-file", type=Path, metavar="FILE", help="file with the tokens of which clients must send one"
+    )
     network.add_argument("--tls-cert", type=Path, metavar="FILE", help="certificate chain, PEM")
     network.add_argument("--tls-key", type=Path, metavar="FILE", help="private key, PEM")
     network.add_argument(

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ovgpu.serve.errors import ServeError, Status, public
+from ovgpu.serve.tokens import caller
 
 MAX_FIELD = 500  # characters of a field in the access log: clients make up names and ids
 
@@ -75,6 +76,7 @@ def _line(call: Call, seconds: float) -> str:
         "version": call.version,
         "id": call.id,
         "sequence": call.sequence,
+        "token": "" if (token := caller.get()) is None else token.id,
         "status": call.status.name,
         "ms": round(1e3 * seconds, 3),
         "error": call.error,

@@ -21,9 +21,9 @@ from urllib.parse import unquote
 import grpc
 from google.protobuf.message import DecodeError
 
-from ovgpu.serve.access import Token
 from ovgpu.serve.errors import ServeError, Status, invalid
 from ovgpu.serve.held_bytes import HeldBytes
+from ovgpu.serve.tokens import Tokens
 
 HEALTH = ("ServerLive", "ServerReady")  # methods that need no token; their messages, which are empty, are not read
 LATE_SECONDS = 0.25  # after which a message that has not arrived counts as held
@@ -43,9 +43,9 @@ class GuardInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     """
 
     def __init__(
-        self, token: Token | None, held: HeldBytes, message_bytes: int, max_calls: int, idle_seconds: float
+        self, tokens: Tokens | None, held: HeldBytes, message_bytes: int, max_calls: int, idle_seconds: float
     ) -> None:
-        self._token, self._held, self._message_bytes = token, held, message_bytes
+        self._tokens, self._held, self._message_bytes = tokens, held, message_bytes
         self._max_calls, self._idle_seconds = max_calls, idle_seconds
         self._calls = 0
 
@@ -54,13 +54,13 @@ class GuardInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         handler = await continuation(details)
         if handler is None:
             return None
-        health = details.method.rpartition("/")[2] in HEALTH
+        method = details.method.rpartition("/")[2]
 
         async def answer(requests: Any, context: Any) -> Any:
             try:
                 request = None
-                if not health:
-                    self._admit(context)
+                if method not in HEALTH:
+                    self._admit(method, context)
                     request = _decoded(handler, await self._received(context))
                 data: bytes = handler.response_serializer(await handler.unary_unary(request, context))
                 self._count_until_sent(context, COPIES * len(data))
@@ -88,7 +88,7 @@ class GuardInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
                     failure = _without_frames(error)
 
             try:
-                self._admit(context)
+                self._admit(method, context)
                 async for response in handler.stream_stream(decoded(), context):
                     timer = _close_if_unread(context)
                     try:
@@ -104,10 +104,10 @@ class GuardInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             return grpc.stream_stream_rpc_method_handler(stream)
         return grpc.stream_unary_rpc_method_handler(answer)
 
-    def _admit(self, context: Any) -> None:
-        """Count a call until it ends. Raise ServeError if it has no valid token, or if too many are open."""
-        if self._token is not None and not self._token.allows(metadata(context).get("authorization", "")):
-            raise ServeError(Status.UNAUTHENTICATED, "the call has no valid token")
+    def _admit(self, method: str, context: Any) -> None:
+        """Count a call until it ends. Raise ServeError if no token allows it, or if too many are open."""
+        if self._tokens is not None:
+            self._tokens.authorise(metadata(context).get("authorization", ""), method)
         if self._calls >= self._max_calls:
             raise ServeError(Status.UNAVAILABLE, f"{self._calls} calls are open already", 1)
         self._calls += 1

@@ -15,7 +15,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from ovgpu.serve import descriptions, predict, rest
-from ovgpu.serve.access import AllowedHosts, Token
+from ovgpu.serve.access import AllowedHosts
 from ovgpu.serve.calls import Call, recorded
 from ovgpu.serve.errors import ServeError, Status
 from ovgpu.serve.held_bytes import HeldBytes
@@ -24,6 +24,7 @@ from ovgpu.serve.models import Version
 from ovgpu.serve.protocol import InferenceRequest, InferenceResponse
 from ovgpu.serve.service import Service
 from ovgpu.serve.status_page import status_page
+from ovgpu.serve.tokens import Tokens
 
 INTERFACE = "REST"
 JSON_LENGTH = "inference-header-content-length"
@@ -52,12 +53,12 @@ class HttpApp:
     """ASGI application.
 
     ``body_bytes`` limits the body of one request, ``json_bytes`` the JSON in it, and ``held`` the bodies of all
-    requests together. JSON has a limit of its own, since parsing it holds up all other requests. ``access`` is the
-    token that requests must have, or the hosts by which they may call without one.
+    requests together. JSON has a limit of its own, since parsing it holds up all other requests. ``access`` has
+    the tokens of which requests must have one, or the hosts by which they may call without one.
     """
 
     def __init__(
-        self, service: Service, access: Token | AllowedHosts, body_bytes: int, json_bytes: int, held: HeldBytes
+        self, service: Service, access: Tokens | AllowedHosts, body_bytes: int, json_bytes: int, held: HeldBytes
     ) -> None:
         self._service, self._models, self._access = service, service.models, access
         self._body_bytes, self._json_bytes, self._held = body_bytes, min(json_bytes, body_bytes), held
@@ -95,7 +96,7 @@ class HttpApp:
                     )
                 ],
                 self._route("GET", "/v1/config", "RepositoryIndex", self._predict_config),
-                self._route("POST", "/v1/config/reload", "RepositoryIndex", self._predict_reload),
+                self._route("POST", "/v1/config/reload", "RepositoryReload", self._predict_reload),
                 self._route("POST", "/v2/repository/index", "RepositoryIndex", self._index),
                 self._route("POST", "/v2/repository/models/{model}/load", "RepositoryModelLoad", self._load),
                 self._route("POST", "/v2/repository/models/{model}/unload", "RepositoryModelUnload", self._unload),
@@ -116,7 +117,7 @@ class HttpApp:
             call.model = request.path_params.get("model", "")
             try:
                 if guarded:
-                    self._check_access(request)
+                    self._check_access(request, method)
                 return await handler(request, call)
             except ClientDisconnect:
                 call.status = Status.CANCELLED
@@ -129,13 +130,13 @@ class HttpApp:
         code = getattr(failure, "code", failure.status.value)
         return JSONResponse({"error": str(failure)}, code, headers)
 
-    def _check_access(self, request: Request) -> None:
-        """Raise ServeError if a request has no valid token, or may be one of a page of another site."""
+    def _check_access(self, request: Request, method: str) -> None:
+        """Raise ServeError if a request has no token that allows it, or may be one of a page of another site."""
         headers = request.headers
         if isinstance(self._access, AllowedHosts):
             self._access.check(", ".join(headers.getlist("host")), headers.get("origin"))
-        elif not self._access.allows(headers.get("authorization", "")):
-            raise ServeError(Status.UNAUTHENTICATED, "the request has no valid token")
+        else:
+            self._access.authorise(headers.get("authorization", ""), method)
 
     # ---- inference
 

@@ -21,7 +21,7 @@ from tritonclient.grpc import service_pb2_grpc
 
 from ovgpu.errors import Error
 from ovgpu.runtime.printing import counted
-from ovgpu.serve.access import AllowedHosts, Token, check_certificate, check_exposure, resolve
+from ovgpu.serve.access import AllowedHosts, check_exposure, resolve
 from ovgpu.serve.engines import EngineOptions, open_engine
 from ovgpu.serve.grpc_guard import GuardInterceptor
 from ovgpu.serve.grpc_service import GrpcService
@@ -33,6 +33,8 @@ from ovgpu.serve.repository import Repository
 from ovgpu.serve.sequences import OpenSequences
 from ovgpu.serve.service import Service
 from ovgpu.serve.states import StateFolder
+from ovgpu.serve.tls import certificate
+from ovgpu.serve.tokens import Tokens
 
 log = logging.getLogger(__name__)
 
@@ -78,11 +80,11 @@ class Server:
 
     def __init__(self, options: ServerOptions, opener: OpenEngine | None = None) -> None:
         self._options = options
-        self._token = Token(options.token_file) if options.token_file else None
+        self._tokens = Tokens(options.token_file) if options.token_file else None
         self._address = resolve(options.host)
-        check_exposure(self._address, self._token, options.insecure)
+        check_exposure(self._address, self._tokens is not None, options.insecure)
         self._hosts = AllowedHosts(self._address, options.allowed_hosts, options.host)
-        check_certificate(options.tls_cert, options.tls_key)
+        self._certificate = certificate(options.tls_cert, options.tls_key)
         _check_numbers(options)
         self._repository = Repository(options.path, options.name)
         self._opener = opener or partial(_open_engine, options.engine)
@@ -90,6 +92,7 @@ class Server:
         self.port = self.grpc_port = 0  # until `run` has opened them
         self.service: Service | None = None  # while `run` does
         self._stop: asyncio.Event | None = None
+        self._changed = asyncio.Event()  # set to read files again
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def stop(self) -> None:
@@ -97,6 +100,15 @@ class Server:
         if self._loop is not None and self._stop is not None:
             with suppress(RuntimeError):  # the loop has ended
                 self._loop.call_soon_threadsafe(self._stop.set)
+
+    def reload(self) -> None:
+        """Read the tokens, the certificate and the repository again, as on SIGHUP, from any thread.
+
+        If that fails, the log has the reason, and the old ones stay.
+        """
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self._changed.set)
 
     async def run(self, ready: asyncio.Event | None = None) -> None:
         """Serve until `stop`, SIGTERM or SIGINT. Then refuse new inferences, and wait for running ones to end.
@@ -134,7 +146,10 @@ class Server:
             await asyncio.wait((starting, stopping, serving), return_when=asyncio.FIRST_COMPLETED)
             if starting.done():
                 starting.result()
-                watching = [asyncio.create_task(self._end_idle(service)), asyncio.create_task(self._poll(models))]
+                watching = [
+                    asyncio.create_task(work)
+                    for work in (self._end_idle(service), self._poll(models), self._reload_when_changed(models))
+                ]
                 if ready is not None:
                     ready.set()
                 log.info("ready: %s", ", ".join(models.current) or "no models")
@@ -156,9 +171,10 @@ class Server:
 
     def _handle_signals(self) -> None:
         assert self._loop is not None and self._stop is not None
-        for signal_number in (signal.SIGTERM, signal.SIGINT):
-            with suppress(ValueError, RuntimeError):  # raised if the loop is not on the main thread
+        with suppress(ValueError, RuntimeError):  # raised if the loop is not on the main thread
+            for signal_number in (signal.SIGTERM, signal.SIGINT):
                 self._loop.add_signal_handler(signal_number, self._signalled)
+            self._loop.add_signal_handler(signal.SIGHUP, self._changed.set)
 
     def _signalled(self) -> None:
         assert self._stop is not None
@@ -177,10 +193,29 @@ class Server:
         """Look for new models regularly."""
         while self._options.poll_seconds:
             await asyncio.sleep(self._options.poll_seconds)
-            try:
-                await models.refresh()
-            except Exception:
-                log.exception("the repository cannot be read")
+            await self._refresh(models)
+
+    @staticmethod
+    async def _refresh(models: Models, settled: bool = True) -> None:
+        try:
+            await models.refresh(settled)
+        except Exception:
+            log.exception("the repository cannot be read")
+
+    async def _reload_when_changed(self, models: Models) -> None:
+        """Read the tokens, the certificate and the repository again whenever `reload` or a signal asks for it."""
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            for what, reloaded in (("tokens", self._tokens), ("certificate", self._certificate)):
+                try:
+                    if reloaded is not None:
+                        reloaded.reload()
+                        log.info("%s: read again", what)
+                except Error as error:
+                    log.error("%s: the old ones stay: %s", what, error)
+            await self._refresh(models, settled=False)
+            log.info("repository: read again")
 
     # ---- sockets
 
@@ -200,10 +235,7 @@ class Server:
 
     def _http_server(self, service: Service) -> uvicorn.Server:
         options = self._options
-        app = HttpApp(service, self._token or self._hosts, options.body_mib * MIB, options.json_mib * MIB, self.held)
-        tls: dict[str, Any] = {}
-        if options.tls_cert and options.tls_key:
-            tls = {"ssl_certfile": str(options.tls_cert), "ssl_keyfile": str(options.tls_key)}
+        app = HttpApp(service, self._tokens or self._hosts, options.body_mib * MIB, options.json_mib * MIB, self.held)
         protocol: Any = partial(HttpProtocol, held=self.held)
         config = uvicorn.Config(
             app.asgi,
@@ -217,8 +249,10 @@ class Server:
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=round(options.grace_seconds) or 1,
             backlog=BACKLOG,
-            **tls,
         )
+        config.load()
+        if self._certificate is not None:
+            config.ssl = self._certificate.context()
         return _HttpServer(config)
 
     async def _grpc_server(self, service: Service) -> tuple[GrpcService, Any]:
@@ -235,15 +269,14 @@ class Server:
                 ("grpc.so_reuseport", 0),
             ],
             interceptors=[
-                GuardInterceptor(self._token, self.held, message_bytes, options.max_calls, options.idle_seconds)
+                GuardInterceptor(self._tokens, self.held, message_bytes, options.max_calls, options.idle_seconds)
             ],
         )
         service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(grpc_service, server)
         address = _shown(self._address, options.grpc_port)
         try:
-            if options.tls_cert and options.tls_key:
-                keys = grpc.ssl_server_credentials([(options.tls_key.read_bytes(), options.tls_cert.read_bytes())])
-                self.grpc_port = server.add_secure_port(address, keys)
+            if self._certificate is not None:
+                self.grpc_port = server.add_secure_port(address, self._certificate.credentials())
             else:
                 self.grpc_port = server.add_insecure_port(address)
         except RuntimeError as error:
