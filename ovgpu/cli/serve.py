@@ -123,6 +123,13 @@ def add_to(commands: Any) -> None:
         metavar="S",
         help="time for inferences to end when the server stops (30)",
     )
+    limits.add_argument(
+        "--drain-seconds",
+        type=float,
+        default=0.0,
+        metavar="S",
+        help="time for which the server is not ready, but goes on, before it stops: for load balancers (0)",
+    )
     limits.add_argument("--no-access-log", action="store_true", help="do not print a line of JSON for each call")
     parser.set_defaults(run=run)
 
@@ -174,6 +181,7 @@ def run(args: argparse.Namespace) -> None:
             state_dir=args.state_dir,
             discard_states=args.discard_states,
             grace_seconds=args.grace_seconds,
+            drain_seconds=args.drain_seconds,
             keep_going=args.keep_going,
             allowed_hosts=tuple(args.allowed_host),
         )

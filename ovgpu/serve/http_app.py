@@ -106,7 +106,10 @@ class HttpApp:
 
     def _route(self, verb: str, path: str, method: str, handler: Handler, guarded: bool = True) -> Route:
         async def endpoint(request: Request) -> Response:
-            return await self._answer(request, method, handler, guarded)
+            response = await self._answer(request, method, handler, guarded)
+            if self._service.draining:
+                response.headers["connection"] = "close"  # the next request may be another server's
+            return response
 
         return Route(path, endpoint, methods=[verb])
 

@@ -41,6 +41,7 @@ log = logging.getLogger(__name__)
 MIB = 1 << 20
 MAX_MESSAGE = 2**31 - 1  # bytes: the largest limit that gRPC takes, an int of 32 bits
 KEEP_ALIVE_SECONDS = 75  # after which an idle connection of HTTP is closed
+MAX_SECONDS = 86_400  # of the time for which a server stops
 BACKLOG = 4096  # connections that wait to be accepted
 
 
@@ -68,6 +69,7 @@ class ServerOptions:
     state_dir: Path | None = None
     discard_states: bool = False
     grace_seconds: float = 30.0
+    drain_seconds: float = 0.0
     keep_going: bool = False
     allowed_hosts: tuple[str, ...] = ()
 
@@ -92,6 +94,7 @@ class Server:
         self.port = self.grpc_port = 0  # until `run` has opened them
         self.service: Service | None = None  # while `run` does
         self._stop: asyncio.Event | None = None
+        self._drained = asyncio.Event()
         self._changed = asyncio.Event()  # set to read files again
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -111,11 +114,11 @@ class Server:
                 self._loop.call_soon_threadsafe(self._changed.set)
 
     async def run(self, ready: asyncio.Event | None = None) -> None:
-        """Serve until `stop`, SIGTERM or SIGINT. Then refuse new inferences, and wait for running ones to end.
+        """Serve until `stop`, SIGTERM or SIGINT. Then drain, refuse new inferences, and wait for running ones to end.
 
-        ``ready`` is set when the models are loaded. A second signal ends running inferences as well. Raises: Error if a
-        port cannot be opened, if no model can be loaded and the option ``keep_going`` is not set, or if sequences could
-        not be saved.
+        ``ready`` is set when the models are loaded. A second signal ends draining, and the next one running inferences
+        as well. Raises: Error if a port cannot be opened, if no model can be loaded and the option ``keep_going`` is
+        not set, or if sequences could not be saved.
         """
         options = self._options
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
@@ -154,6 +157,8 @@ class Server:
                     ready.set()
                 log.info("ready: %s", ", ".join(models.current) or "no models")
                 await asyncio.wait((stopping, serving), return_when=asyncio.FIRST_COMPLETED)
+                if stopping.done():
+                    await self._drain(service)
         finally:
             log.info("stopping")
             for task in watching:
@@ -178,10 +183,21 @@ class Server:
 
     def _signalled(self) -> None:
         assert self._stop is not None
-        if self._stop.is_set():
+        if self._stop.is_set() and not self._drained.is_set():
+            self._drained.set()
+        elif self._stop.is_set():
             for task in asyncio.all_tasks():
                 task.cancel()
         self._stop.set()
+
+    async def _drain(self, service: Service) -> None:
+        """Serve for some time without being ready: load balancers and clients learn that other servers must answer."""
+        service.draining = True
+        if self._options.drain_seconds:
+            log.info("not ready any more; stopping in %g seconds", self._options.drain_seconds)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._drained.wait(), self._options.drain_seconds)
+        self._drained.set()
 
     async def _end_idle(self, service: Service) -> None:
         """End idle sequences regularly."""
@@ -261,12 +277,15 @@ class Server:
         if options.grpc_port is None:
             return grpc_service, None
         message_bytes = min(options.body_mib * MIB, MAX_MESSAGE)
+        # A connection that is asked to move on, since it is old, still takes calls. That of a server that stops may not.
+        age = round(1000 * options.drain_seconds / 3)
         server = grpc.aio.server(
             options=[
                 ("grpc.max_receive_message_length", message_bytes),
                 ("grpc.max_send_message_length", -1),
                 ("grpc.max_concurrent_streams", options.max_calls),  # of a connection; others wait in their client
                 ("grpc.so_reuseport", 0),
+                *([("grpc.max_connection_age_ms", age)] if age else []),
             ],
             interceptors=[
                 GuardInterceptor(self._tokens, self.held, message_bytes, options.max_calls, options.idle_seconds)
@@ -312,6 +331,9 @@ def _check_numbers(options: ServerOptions) -> None:
     ):
         if value <= 0:
             raise Error(f"--{name} {value} is not positive")
+    for name, seconds in (("drain-seconds", options.drain_seconds), ("grace-seconds", options.grace_seconds)):
+        if not 0 <= seconds <= MAX_SECONDS:
+            raise Error(f"--{name} {seconds:g} is not from 0 to {MAX_SECONDS}")
 
 
 def _open_engine(options: EngineOptions, path: Path, observer: Any) -> Any:

@@ -35,7 +35,9 @@ def status_page(service: Service) -> str:
         for name, version_number, state, reason in service.models.index()
         if state != "READY"
     ]
-    if service.accepting:
+    if service.draining and service.accepting:
+        state = "about to stop"
+    elif service.accepting:
         state = "ready" if service.ready else "not ready, because models are not loaded"
     else:
         state = "stopping" if service.stopping.is_set() else "loading models"
