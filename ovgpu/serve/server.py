@@ -277,7 +277,7 @@ class Server:
         if options.grpc_port is None:
             return grpc_service, None
         message_bytes = min(options.body_mib * MIB, MAX_MESSAGE)
-        # A connection that is asked to move on, since it is old, still takes calls. That of a server that stops may not.
+        # A connection that is asked to move on, since it is old, still takes calls; one of a server that stops may not.
         age = round(1000 * options.drain_seconds / 3)
         server = grpc.aio.server(
             options=[
