@@ -110,6 +110,9 @@ class Engine(ABC):
     stateful = False
     description: str
     max_batch_size = 1
+    max_sequences = 0
+    streams = 1
+    """Number of batches that can run at a time, on all devices."""
     optional_inputs = frozenset[int]()
     batch_axes: tuple[int | None, ...] | None = None
     """The batch axis of each input, None for one that all rows share; None without batches."""
@@ -132,6 +135,16 @@ class Engine(ABC):
     def slots(self) -> tuple[int, int]:
         """The number of open sequences, and the number of slots of the batch."""
         return 0, 0
+
+    @property
+    @abstractmethod
+    def waiting(self) -> int:
+        """The number of inferences or steps that were submitted, and do not run yet."""
+
+    @property
+    def capacity(self) -> int:
+        """The number of inferences or steps, of one row each, that can run at a time."""
+        return self.streams * self.max_batch_size
 
     @abstractmethod
     def memory(self) -> dict[str, int]:
@@ -181,6 +194,7 @@ class DynamicEngine(Engine):
         self.inputs, self.outputs = ports(compiled.inputs), ports(compiled.outputs)
         self.batch_axes, self.output_batch_axes = self._batcher.batch_axes, self._batcher.output_batch_axes
         self.max_batch_size = options.max_batch_size
+        self.streams = options.requests * len(compiled.get_property("EXECUTION_DEVICES"))
         self.description = f"batches of up to {options.max_batch_size} rows on {_devices(compiled)}"
 
     def submit(self, inputs: Inputs) -> Future[Any]:
@@ -191,6 +205,10 @@ class DynamicEngine(Engine):
 
     def batch_axis(self, input_index: int) -> int | None:
         return self._batcher.batch_axes[input_index]
+
+    @property
+    def waiting(self) -> int:
+        return self._batcher.waiting
 
     def memory(self) -> dict[str, int]:
         return _memory(self._batcher.compiled_model)
@@ -222,7 +240,8 @@ class SequenceEngine(Engine):
         self.batch_axes, self.output_batch_axes = self._batcher.batch_axes, self._batcher.output_batch_axes
         self.inputs = ports(compiled.inputs, self.batch_axes)
         self.outputs = ports(compiled.outputs, self.output_batch_axes)
-        self.max_batch_size = options.max_sequences
+        self.max_batch_size = self.max_sequences = options.max_sequences
+        self.streams = min(len(compiled.get_property("EXECUTION_DEVICES")), options.max_sequences)
         self.optional_inputs = self._batcher.optional_inputs
         self.description = f"up to {options.max_sequences} sequences in a batch on {_devices(compiled)}"
 
@@ -235,6 +254,14 @@ class SequenceEngine(Engine):
     @property
     def slots(self) -> tuple[int, int]:
         return len(self._batcher), self._batcher.batch_size
+
+    @property
+    def waiting(self) -> int:
+        return self._batcher.waiting
+
+    @property
+    def capacity(self) -> int:
+        return self.max_sequences
 
     def memory(self) -> dict[str, int]:
         return _memory(self._batcher.compiled_model)
@@ -285,22 +312,23 @@ class RequestEngine(Engine):
 
     def __init__(self, compiled: Any, options: EngineOptions, observer: Observer) -> None:
         self._compiled, self._observer = compiled, observer
-        self._most = options.max_sequences
-        self._requests = options.requests * len(compiled.get_property("EXECUTION_DEVICES"))
+        self.streams = options.requests * len(compiled.get_property("EXECUTION_DEVICES"))
         self.inputs, self.outputs = ports(compiled.inputs), ports(compiled.outputs)
         self._idle = SimpleQueue[Any]()
         request = compiled.create_infer_request()
         self.stateful = bool(request.query_state())
+        self.max_sequences = options.max_sequences if self.stateful else 0
         if not self.stateful:
             self._idle.put(request)
-            for _ in range(self._requests - 1):
+            for _ in range(self.streams - 1):
                 self._idle.put(compiled.create_infer_request())
-        self._pool = ThreadPoolExecutor(self._requests, "ovgpu-requests")
+        self._pool = ThreadPoolExecutor(self.streams, "ovgpu-requests")
+        self._submitted = set[Future[Any]]()  # that have not ended
         self._open = 0
         self.description = (
             f"a request for each of up to {options.max_sequences} sequences"
             if self.stateful
-            else f"requests: {self._requests}"
+            else f"requests: {self.streams}"
         ) + f" on {_devices(compiled)}"
 
     def submit(self, inputs: Inputs) -> Future[Any]:
@@ -310,7 +338,9 @@ class RequestEngine(Engine):
         """Submit the call ``infer(inputs, time of submission)``. If it is cancelled, the inputs are freed at once."""
         kept, submitted = [inputs], time.perf_counter()
         future = self._pool.submit(lambda: infer(kept[0], submitted))
+        self._submitted.add(future)
         future.add_done_callback(lambda _: kept.clear())
+        future.add_done_callback(self._submitted.discard)
         return future
 
     def _infer_idle(self, inputs: Inputs, submitted: float) -> Any:
@@ -329,8 +359,8 @@ class RequestEngine(Engine):
         return outputs
 
     def open(self) -> EngineSequence:
-        if self._open >= self._most:
-            raise BatchFullError(f"all {self._most} sequences are open")
+        if self._open >= self.max_sequences:
+            raise BatchFullError(f"all {self.max_sequences} sequences are open")
         self._open += 1
         return RequestSequence(self, self._compiled.create_infer_request())
 
@@ -341,6 +371,10 @@ class RequestEngine(Engine):
     @property
     def slots(self) -> tuple[int, int]:
         return self._open, self._open
+
+    @property
+    def waiting(self) -> int:
+        return sum(not future.running() and not future.done() for future in list(self._submitted))
 
     def memory(self) -> dict[str, int]:
         return _memory(self._compiled)
@@ -353,7 +387,7 @@ class RequestEngine(Engine):
             finally:
                 sequence.close()
         else:
-            for step in [self.submit(self.zeros()) for _ in range(self._requests)]:
+            for step in [self.submit(self.zeros()) for _ in range(self.streams)]:
                 step.result()
 
     def close(self) -> None:

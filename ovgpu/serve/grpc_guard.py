@@ -12,8 +12,8 @@ import logging
 import os
 import socket
 import stat
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from ipaddress import IPv6Address, ip_address
 from typing import Any
 from urllib.parse import unquote
@@ -21,10 +21,12 @@ from urllib.parse import unquote
 import grpc
 from google.protobuf.message import DecodeError
 
+from ovgpu.serve.calls import recorded
 from ovgpu.serve.errors import ServeError, Status, invalid
 from ovgpu.serve.held_bytes import HeldBytes
 from ovgpu.serve.tokens import Tokens
 
+INTERFACE = "gRPC"
 HEALTH = ("ServerLive", "ServerReady")  # methods that need no token; their messages, which are empty, are not read
 LATE_SECONDS = 0.25  # after which a message that has not arrived counts as held
 MESSAGE_SECONDS = 60.0  # within which a message must arrive
@@ -60,8 +62,9 @@ class GuardInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             try:
                 request = None
                 if method not in HEALTH:
-                    self._admit(method, context)
-                    request = _decoded(handler, await self._received(context))
+                    with _refusals_recorded(method, context):
+                        self._admit(method, context)
+                        request = _decoded(handler, await self._received(context))
                 data: bytes = handler.response_serializer(await handler.unary_unary(request, context))
                 self._count_until_sent(context, COPIES * len(data))
                 return data
@@ -88,7 +91,8 @@ class GuardInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
                     failure = _without_frames(error)
 
             try:
-                self._admit(method, context)
+                with _refusals_recorded(method, context):
+                    self._admit(method, context)
                 async for response in handler.stream_stream(decoded(), context):
                     timer = _close_if_unread(context)
                     try:
@@ -158,6 +162,17 @@ class GuardInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             self._held.release(size)
 
         _when_done(sent)
+
+
+@contextmanager
+def _refusals_recorded(method: str, context: Any) -> Iterator[None]:
+    """Record a call that ends with an error in this block: its handler does not learn of it."""
+    try:
+        yield
+    except ServeError as error:
+        with recorded(INTERFACE, method, context.peer(), metadata(context)) as call:
+            call.fail(error)
+        raise
 
 
 def _when_done(callback: Callable[[asyncio.Task[Any]], None]) -> None:

@@ -1,4 +1,4 @@
-"""Metrics, the status page, the access log and traces."""
+"""The status page, the access log and traces."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import logging
 import urllib.request
 from collections.abc import Iterator
 from html.parser import HTMLParser
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,6 @@ from lxml import etree
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from prometheus_client.parser import text_string_to_metric_families
 
 from ovgpu.serve import calls
 from ovgpu.serve.errors import Status
@@ -40,52 +38,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
 def get(server: Serving, path: str) -> str:
     with urllib.request.urlopen(f"http://{server.http}{path}", timeout=60) as response:
         return response.read().decode()
-
-
-def metrics(server: Serving) -> dict[tuple[str, tuple[str, ...]], float]:
-    """Return all samples by name and values of the labels, in the order of the labels' names."""
-    return {
-        (sample.name, tuple(sample.labels.values())): sample.value
-        for family in text_string_to_metric_families(get(server, "/metrics"))
-        for sample in family.samples
-    }
-
-
-def test_metrics_count_what_clients_did(server: Serving) -> None:
-    before = metrics(server)
-    with server.client("REST") as rest, server.client("gRPC") as grpc:
-        for client in (rest, grpc, grpc):
-            client.infer("add", {"x": np.ones((3, 4), np.float32)})
-        fails("INVALID_ARGUMENT", grpc.infer, "add", {"y": X})
-        grpc.infer("count", {"x": X}, sequence_id=1, sequence_start=True)
-        rest.infer("count", {"x": X}, sequence_id=2, sequence_start=True)
-        after = metrics(server)
-
-        def gained(name: str, *labels: str) -> float:
-            return after[name, labels] - before.get((name, labels), 0)
-
-        assert gained("ovgpu_requests_success_total", "REST", "ModelInfer", "add", "1") == 1
-        assert gained("ovgpu_requests_success_total", "gRPC", "ModelInfer", "add", "1") == 2
-        assert gained("ovgpu_requests_fail_total", "gRPC", "ModelInfer", "add", "1") == 1
-        assert gained("ovgpu_request_time_us_count", "gRPC", "ModelInfer", "add", "1") == 3
-        assert gained("ovgpu_batch_size_sum", "add", "1") == 9
-        assert gained("ovgpu_batch_size_bucket", "4", "add", "1") == 3
-        assert gained("ovgpu_batch_size_bucket", "2", "add", "1") == 0
-        assert gained("ovgpu_inference_time_us_count", "add", "1") == 3
-        assert gained("ovgpu_wait_for_infer_req_time_us_count", "add", "1") == 3
-        assert after["ovgpu_sequences", ("count", "1")] == 2
-        assert after["ovgpu_batch_slots", ("count", "1")] >= 2
-        assert after["ovgpu_current_requests", ("add", "1")] == 0
-        grpc.infer("count", {"x": X}, sequence_id=1, sequence_end=True)
-        grpc.infer("count", {"x": X}, sequence_id=2, sequence_end=True)
-    assert metrics(server)["ovgpu_sequences", ("count", "1")] == 0
-
-
-def test_metrics_of_a_card(tmp_path: Path, emulated: str) -> None:
-    write(tmp_path, adding(1), "add")
-    with serving(tmp_path, emulated) as server:
-        (used,) = [value for (name, _), value in metrics(server).items() if name == "ovgpu_device_memory_bytes"]
-    assert used > 0
 
 
 def test_the_status_page_shows_every_model(server: Serving) -> None:
@@ -182,15 +134,3 @@ def test_calls_are_answered_without_opentelemetry(server: Serving, monkeypatch: 
     assert calls.tracer() is None
     with server.client("gRPC") as client:
         assert client.infer("add", {"x": X})["y"][0, 0] == 2
-
-
-def test_a_version_that_was_replaced_in_place_is_not_counted_twice(tmp_path: Path) -> None:
-    write(tmp_path, counting(0), "count")
-    with serving(tmp_path) as server, server.client("gRPC") as client:
-        client.infer("count", {"x": X}, sequence_id=1, sequence_start=True)
-        client.client.load_model("count")
-        client.infer("count", {"x": X}, sequence_id=2, sequence_start=True)
-        assert len(server.server.service.models.versions()) == 2
-        lines = [line.split(" ")[0] for line in get(server, "/metrics").splitlines() if not line.startswith("#")]
-    assert len(lines) == len(set(lines))
-    assert 'ovgpu_sequences{name="count",version="1"}' in lines
