@@ -75,12 +75,14 @@ class Statistics:
         self.inference_nanoseconds = self.queue_nanoseconds = 0  # summed over inferences
         self.last_inference = 0  # time of the last success, in ms since 1970
         self.recent: deque[tuple[float, float]] = deque(maxlen=RECENT)  # (time.monotonic() at the end, seconds)
+        self._waits: deque[tuple[float, float, int]] = deque(maxlen=RECENT)  # (time, seconds, inferences) of batches
 
     def add_batch(self, run: BatchRun) -> None:
         """Add a batch. It is the observer of a batcher."""
         with self.lock:
             for seconds in run.waited:
                 self.waited.observe(1e6 * seconds)
+            self._waits.append((time.monotonic(), sum(run.waited), len(run.waited)))
             self.computed.observe(1e6 * run.computed)
             self.rows.observe(run.rows)
             size = self.sizes[run.rows]
@@ -111,6 +113,13 @@ class Statistics:
         now = time.monotonic()
         with self.lock:
             return [(now - end, latency) for end, latency in self.recent if now - end <= seconds]
+
+    def mean_wait(self, seconds: float) -> float:
+        """Return the mean time in the queue, in seconds, of inferences of the last ``seconds``; 0 without any."""
+        begin = time.monotonic() - seconds
+        with self.lock:
+            waits = [(waited, count) for end, waited, count in self._waits if end >= begin]
+        return sum(waited for waited, _ in waits) / max(sum(count for _, count in waits), 1)
 
 
 def percentile(values: list[float], percent: float) -> float:

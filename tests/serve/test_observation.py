@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import urllib.request
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -16,6 +17,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from ovgpu.batching.gathering import BatchRun
 from ovgpu.serve import calls
 from ovgpu.serve.errors import Status
 from ovgpu.serve.statistics import Statistics, percentile
@@ -40,32 +42,84 @@ def get(server: Serving, path: str) -> str:
         return response.read().decode()
 
 
+class Page(HTMLParser):
+    """Words, rows of the table, and number of pictures of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.pictures, self.words = 0, list[str]()
+        self.rows = list[list[str]]()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.pictures += tag == "svg"
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+        if self.rows and self.rows[-1]:
+            self.rows[-1][-1] += data
+
+
 def test_the_status_page_shows_every_model(server: Serving) -> None:
     with server.client("gRPC") as client:
         for rows in range(1, 30):
             client.infer("add", {"x": np.ones((rows, 4), np.float32)})
     text = get(server, "/")
-
-    class Reader(HTMLParser):
-        def __init__(self) -> None:
-            super().__init__()
-            self.pictures, self.words = 0, list[str]()
-
-        def handle_starttag(self, tag: str, attrs: Any) -> None:
-            self.pictures += tag == "svg"
-
-        def handle_data(self, data: str) -> None:
-            self.words.append(data)
-
-    reader = Reader()
-    reader.feed(text)
-    shown = " ".join(reader.words)
+    page = Page(text)
+    shown = " ".join(page.words)
     for word in ("add", "count", "<b>&'", "bad", "unavailable", "p99", "ready", "sequences in a batch on CPU"):
         assert word in shown, word
     assert "<b>&" not in text
-    assert reader.pictures >= 1
+    assert page.pictures >= 1
     picture = etree.fromstring(text[text.index("<svg") : text.index("</svg>") + 6])  # well-formed
     assert len(picture.findall("path")) == 3
+
+
+def test_the_status_page_has_errors_queue_sequences_and_memory(server: Serving) -> None:
+    def numbers(name: str) -> dict[str, str]:
+        rows = Page(get(server, "/")).rows
+        (index,) = [i for i, row in enumerate(rows) if row and row[0].startswith(f"{name} 1 ")]
+        return dict(zip(rows[0], rows[index + 1], strict=True))
+
+    with server.client("gRPC") as client:
+        before = int(numbers("count")["errors"])
+        client.infer("count", {"x": X}, sequence_id=1, sequence_start=True)
+        for _ in range(2):
+            fails("INVALID_ARGUMENT", client.infer, "count", {"y": X}, sequence_id=1)
+        found = numbers("count")
+        assert int(found["errors"]) == before + 2
+        assert found["sequences"] == "1 of 64"
+        assert found["wait"] == found["run"] == "0"
+        assert float(found["queue ms"]) >= 0
+        client.infer("count", {"x": X}, sequence_id=1, sequence_end=True)
+        assert numbers("count")["sequences"] == "0 of 64"
+        assert numbers("add")["sequences"] == ""
+    text = get(server, "/")
+    assert "slots" not in text
+    memory = re.search(r"memory: ([\d,]+) MiB on host", text)
+    assert memory and int(memory[1].replace(",", "")) > 50
+
+
+def test_the_table_of_the_status_page_is_narrow(server: Serving) -> None:
+    """All columns fit a window of 500 pixels, 16 of them at its sides: a character is 7.5 wide, a cell 6.4 more."""
+    busy = ["12,345", "1,234", "1,234", "1,234", "1,234", "12,345", "1,024", "1,024", "64 of 64"]
+    heads = Page(get(server, "/")).rows[0]
+    assert len(heads) == len(busy)
+    words = [max(map(len, f"{head} {number}".split())) for head, number in zip(heads, busy)]
+    assert sum(7.5 * length + 6.4 for length in words) < 484
+
+
+def test_times_in_the_queue_are_kept_for_a_time() -> None:
+    statistics = Statistics()
+    assert statistics.mean_wait(300) == 0
+    statistics.add_batch(BatchRun(2, 2, (0.25, 0.75), 1.0))
+    statistics.add_batch(BatchRun(1, 1, (2.0,), 1.0))
+    assert statistics.mean_wait(300) == 1.0
+    assert statistics.mean_wait(-1) == 0
 
 
 def test_latencies_are_kept_for_a_time() -> None:
