@@ -87,8 +87,8 @@ def _rows(version: Version, current: bool) -> str:
     cells = "".join(f'<td class="n">{text}</td>' for text in texts)
     ending = "" if current else " until its sequences end"
     return (
-        f'<tr class="m"><td colspan="{len(COLUMNS)}"><strong>{escape(version.name)}</strong> {escape(version.number)}{ending}'
-        f" <small>{escape(engine.description)}</small></td></tr><tr>{cells}</tr>"
+        f'<tr class="m"><td colspan="{len(COLUMNS)}"><strong>{escape(version.name)}</strong> '
+        f"{escape(version.number)}{ending} <small>{escape(engine.description)}</small></td></tr><tr>{cells}</tr>"
     )
 
 
