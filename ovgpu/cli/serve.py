@@ -187,6 +187,8 @@ def run(args: argparse.Namespace) -> None:
         )
     )
     gc.set_threshold(10_000, 10, 10)  # requests make many objects, and no cycles
+    gc.collect()
+    gc.freeze()  # modules live as long as the server: collections, which stop all threads, need not look at them
     tasks.leave_core()
     with logging_to_queues(not args.no_access_log):
         asyncio.run(server.run())
