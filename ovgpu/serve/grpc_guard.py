@@ -25,11 +25,15 @@ from ovgpu.serve.access import Token
 from ovgpu.serve.errors import ServeError, Status, invalid
 from ovgpu.serve.held_bytes import HeldBytes
 
-HEALTH = ("ServerLive", "ServerReady")  # methods that need no token; their messages, which are empty, are not read
+LIVE = ("ServerLive", "ServerReady")  # methods that need no token; their messages, which are empty, are not read
+HEALTH = "/grpc.health.v1.Health/"  # service that needs no token
+HEALTH_SECONDS = 1.0  # within which a message of this service must arrive
+MAX_HEALTH_MESSAGES = 16  # of this service that are received at a time: they come from anyone, and do not count as held
 LATE_SECONDS = 0.25  # after which a message that has not arrived counts as held
 MESSAGE_SECONDS = 60.0  # within which a message must arrive
 ANSWER_SECONDS = 60.0  # within which a client must read an answer
 COPIES = 2  # of the bytes of an answer until they are read: grpc copies them
+LATE = "the message has not arrived in time"
 SOCKETS = "/dev/fd"  # folder of the open files of this process
 
 log = logging.getLogger(__name__)
@@ -47,21 +51,27 @@ class GuardInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     ) -> None:
         self._token, self._held, self._message_bytes = token, held, message_bytes
         self._max_calls, self._idle_seconds = max_calls, idle_seconds
-        self._calls = 0
+        self._calls = self._health_calls = 0
+        self._health_messages = asyncio.Semaphore(MAX_HEALTH_MESSAGES)
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:
         """Return the handler of a method, wrapped; None if there is no such method."""
         handler = await continuation(details)
         if handler is None:
             return None
-        health = details.method.rpartition("/")[2] in HEALTH
+        live = details.method.rpartition("/")[2] in LIVE
+        health = details.method.startswith(HEALTH)
+
+        async def received(context: Any) -> Any:
+            if health:
+                self._admit_health()
+                return _decoded(handler, await self._received_health(context))
+            self._admit(context)
+            return _decoded(handler, await self._received(context))
 
         async def answer(requests: Any, context: Any) -> Any:
             try:
-                request = None
-                if not health:
-                    self._admit(context)
-                    request = _decoded(handler, await self._received(context))
+                request = None if live else await received(context)
                 data: bytes = handler.response_serializer(await handler.unary_unary(request, context))
                 self._count_until_sent(context, COPIES * len(data))
                 return data
@@ -88,8 +98,12 @@ class GuardInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
                     failure = _without_frames(error)
 
             try:
-                self._admit(context)
-                async for response in handler.stream_stream(decoded(), context):
+                if handler.stream_stream:
+                    self._admit(context)
+                    responses = handler.stream_stream(decoded(), context)
+                else:
+                    responses = handler.unary_stream(await received(context), context)
+                async for response in responses:
                     timer = _close_if_unread(context)
                     try:
                         yield handler.response_serializer(response)
@@ -100,7 +114,7 @@ class GuardInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             if failure is not None:
                 await _abort(context, failure)
 
-        if handler.stream_stream:
+        if handler.response_streaming:
             return grpc.stream_stream_rpc_method_handler(stream)
         return grpc.stream_unary_rpc_method_handler(answer)
 
@@ -116,13 +130,31 @@ class GuardInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     def _end(self, task: asyncio.Task[Any]) -> None:
         self._calls -= 1
 
+    def _admit_health(self) -> None:
+        """Count a call of health until it ends, apart from others. Raise ServeError if too many are open."""
+        if self._health_calls >= self._max_calls:
+            raise ServeError(Status.UNAVAILABLE, f"{self._health_calls} calls of health are open already", 1)
+        self._health_calls += 1
+        _when_done(self._end_health)
+
+    def _end_health(self, task: asyncio.Task[Any]) -> None:
+        self._health_calls -= 1
+
+    async def _received_health(self, context: Any) -> bytes:
+        """Return the message of a call of health. Raise ServeError if it is late."""
+        try:
+            async with self._health_messages, asyncio.timeout(HEALTH_SECONDS):
+                return _present(await context.read())
+        except TimeoutError:
+            raise ServeError(Status.DEADLINE_EXCEEDED, LATE) from None
+
     async def _received(self, context: Any) -> bytes:
         """Return the message of a unary call. Raise ServeError if it is late, or if too many others are.
 
         Nothing is known of a message that has not arrived, so that it counts as if it were as large as possible. Small
         messages of clients that are not slow arrive before that.
         """
-        claimed, refused = 0, ServeError(Status.DEADLINE_EXCEEDED, "the message has not arrived in time")
+        claimed, refused = 0, ServeError(Status.DEADLINE_EXCEEDED, LATE)
         loop = asyncio.get_running_loop()
 
         def claim() -> None:
@@ -143,10 +175,7 @@ class GuardInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         finally:
             timer.cancel()
             self._held.release(claimed)
-        if data is grpc.aio.EOF:
-            raise invalid("the call has no message")
-        received: bytes = data
-        return received
+        return _present(data)
 
     def _count_until_sent(self, context: Any, size: int) -> None:
         """Count the answer of a unary call as held until its client has read it, which it must do in time."""
@@ -173,6 +202,14 @@ def _when_done(callback: Callable[[asyncio.Task[Any]], None]) -> None:
 def metadata(context: Any) -> dict[str, str]:
     """Return the metadata of a call that are text, by their keys."""
     return {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
+
+
+def _present(data: Any) -> bytes:
+    """Return a message that was received. Raise ServeError if the call has ended without one."""
+    if data is grpc.aio.EOF:
+        raise invalid("the call has no message")
+    received: bytes = data
+    return received
 
 
 def _decoded(handler: Any, data: bytes) -> Any:

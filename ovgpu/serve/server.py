@@ -17,6 +17,7 @@ from typing import Any
 
 import grpc
 import uvicorn
+from grpc_health.v1 import health_pb2_grpc
 from tritonclient.grpc import service_pb2_grpc
 
 from ovgpu.errors import Error
@@ -24,6 +25,7 @@ from ovgpu.runtime.printing import counted
 from ovgpu.serve.access import AllowedHosts, Token, check_certificate, check_exposure, resolve
 from ovgpu.serve.engines import EngineOptions, open_engine
 from ovgpu.serve.grpc_guard import GuardInterceptor
+from ovgpu.serve.grpc_health import HealthService
 from ovgpu.serve.grpc_service import GrpcService
 from ovgpu.serve.held_bytes import HeldBytes
 from ovgpu.serve.http_app import HttpApp
@@ -239,6 +241,7 @@ class Server:
             ],
         )
         service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(grpc_service, server)
+        health_pb2_grpc.add_HealthServicer_to_server(HealthService(service), server)
         address = _shown(self._address, options.grpc_port)
         try:
             if options.tls_cert and options.tls_key:
