@@ -110,6 +110,7 @@ class Engine(ABC):
     stateful = False
     description: str
     max_batch_size = 1
+    parallel = 1  # batches that run side by side
     optional_inputs = frozenset[int]()
     batch_axes: tuple[int | None, ...] | None = None
     """The batch axis of each input, None for one that all rows share; None without batches."""
@@ -181,6 +182,7 @@ class DynamicEngine(Engine):
         self.inputs, self.outputs = ports(compiled.inputs), ports(compiled.outputs)
         self.batch_axes, self.output_batch_axes = self._batcher.batch_axes, self._batcher.output_batch_axes
         self.max_batch_size = options.max_batch_size
+        self.parallel = options.requests * len(compiled.get_property("EXECUTION_DEVICES"))
         self.description = f"batches of up to {options.max_batch_size} rows on {_devices(compiled)}"
 
     def submit(self, inputs: Inputs) -> Future[Any]:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
+
+import numpy as np
 
 from ovgpu.serve.engines import Engine, Port
 from ovgpu.serve.errors import invalid
@@ -74,6 +77,34 @@ def wanted_outputs(engine: Engine, request: InferenceRequest) -> list[int]:
             raise invalid(f"model '{request.model}' has no output '{name}'; it has {known}")
         wanted.append(index)
     return wanted
+
+
+async def infer(engine: Engine, inputs: dict[int, Any]) -> Any:
+    """Run an inference of a model without states, and return its outputs.
+
+    If it has more rows than a batch, it is split into several batches, whose outputs are joined in the order of the
+    rows. If one of them fails, the whole inference does. Raises: ServeError for inputs whose numbers of rows differ.
+    """
+    axes = {i: axis for i in inputs if (axis := engine.batch_axis(i)) is not None}
+    counts, most = {inputs[i].shape[axis] for i, axis in axes.items()}, engine.max_batch_size
+    if not counts or max(counts) <= most:
+        return await outputs_of(engine.submit(inputs))  # which refuses different numbers
+    if len(counts) > 1:
+        raise invalid(f"the inputs have different numbers of rows: {', '.join(map(str, sorted(counts)))}")
+    submitted, outputs = deque[Future[Any]](), []
+    try:
+        for start in range(0, max(counts), most):
+            if len(submitted) == 2 * engine.parallel:  # one runs, one waits: other clients have their turn in between
+                outputs.append(await outputs_of(submitted.popleft()))
+            rows = {i: (*(slice(None),) * axis, slice(start, start + most)) for i, axis in axes.items()}
+            submitted.append(engine.submit({i: x[rows[i]] if i in rows else x for i, x in inputs.items()}))
+        while submitted:
+            outputs.append(await outputs_of(submitted.popleft()))
+    except BaseException:
+        for future in submitted:
+            future.cancel()
+        raise
+    return await asyncio.to_thread(lambda: [*map(np.concatenate, zip(*outputs), engine.output_batch_axes)])
 
 
 async def outputs_of(future: Future[Any]) -> Any:

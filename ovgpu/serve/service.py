@@ -12,7 +12,7 @@ import numpy as np
 
 from ovgpu.errors import Error
 from ovgpu.serve.errors import ServeError, Status, invalid, public
-from ovgpu.serve.inference import named_output, numbered_inputs, outputs_of, wanted_outputs
+from ovgpu.serve.inference import infer, named_output, numbered_inputs, wanted_outputs
 from ovgpu.serve.models import Models, Version
 from ovgpu.serve.protocol import CONTROL_ID, InferenceRequest, InferenceResponse, NamedTensor, SequenceStep
 from ovgpu.serve.sequences import OpenSequences
@@ -98,7 +98,7 @@ class Service:
                 if left is not None and left <= 0:
                     raise TimeoutError
                 if not engine.stateful:
-                    outputs = await outputs_of(engine.submit(inputs))
+                    outputs = await infer(engine, inputs)
                 elif step is None:
                     raise invalid(f"model '{request.model}' has states: an inference needs a sequence_id")
                 else:
