@@ -23,6 +23,7 @@ import numpy as np
 from ovgpu.api.core import Core
 from ovgpu.batching import BatchedSequence, BatchFullError, DynamicBatcher, SequenceBatcher
 from ovgpu.batching.gathering import BatchRun, Observer
+from ovgpu.batching.model import beams_input
 from ovgpu.errors import DeviceError, Error
 from ovgpu.serve.tensors import datatype
 from ovgpu.tensor import Tensor
@@ -282,14 +283,17 @@ class RequestEngine(Engine):
     """Engine without batches.
 
     A model without states has ``options.requests`` requests per device, which run one inference at a time each. A model
-    with states has a request for each sequence. ``compiled`` is a `CompiledModel`, or has the same methods.
+    with states has a request for each sequence. ``compiled`` is a `CompiledModel`, or has the same methods. ``beams``
+    is the index of an input for the beams of a decoder. Without its value, a step of one row continues its own state.
     """
 
-    def __init__(self, compiled: Any, options: EngineOptions, observer: Observer) -> None:
+    def __init__(self, compiled: Any, options: EngineOptions, observer: Observer, beams: int | None = None) -> None:
         self._compiled, self._observer = compiled, observer
         self._most = options.max_sequences
         self._requests = options.requests * len(compiled.get_property("EXECUTION_DEVICES"))
         self.inputs, self.outputs = ports(compiled.inputs), ports(compiled.outputs)
+        self._defaults = {} if beams is None else {beams: np.zeros(1, self.inputs[beams].dtype.storage)}
+        self.optional_inputs = frozenset(self._defaults)
         self._idle = SimpleQueue[Any]()
         request = compiled.create_infer_request()
         self.stateful = bool(request.query_state())
@@ -325,7 +329,7 @@ class RequestEngine(Engine):
     def infer(self, request: Any, inputs: Inputs, submitted: float) -> Any:
         """Run an inference with a request, and report it to the observer."""
         started = time.perf_counter()
-        outputs = request.infer(inputs, decode_strings=None)
+        outputs = request.infer({**self._defaults, **inputs}, decode_strings=None)
         outputs.to_tuple()  # large results are downloaded when they are read
         self._observer(BatchRun(1, 1, (started - submitted,), time.perf_counter() - started))
         return outputs
@@ -419,4 +423,5 @@ def engine_of(model: Any, name: str, options: EngineOptions, observer: Observer)
             raise
         except Error as error:
             log.info("%s runs without batches: %s", name, error)
-    return RequestEngine(Core().compile_model(model, options.device, options.properties), options, observer)
+    compiled = Core().compile_model(model, options.device, options.properties)
+    return RequestEngine(compiled, options, observer, beams_input(model))
