@@ -43,7 +43,7 @@ def config(version: Version) -> dict[str, Any]:
     """
     engine = version.engine
     axes = (*(engine.batch_axes or (None,)), *engine.output_batch_axes)
-    batched = not engine.stateful and engine.max_batch_size > 1 and set(axes) == {0}
+    batched = not engine.stateful and set(axes) == {0}
     first = 1 if batched else 0
     fields: dict[str, Any] = {
         "name": version.name,
@@ -54,10 +54,13 @@ def config(version: Version) -> dict[str, Any]:
         "output": [_config_port(port, first) for port in engine.outputs],
         "parameters": {"engine": {"string_value": engine.description}},
     }
+    delay = {"max_queue_delay_microseconds": round(1000 * engine.max_wait_ms)}
     if engine.stateful:
-        fields["sequence_batching"] = {"oldest": {"max_candidate_sequences": engine.max_batch_size}}
+        fields["sequence_batching"] = {"oldest": {"max_candidate_sequences": engine.max_sequences, **delay}}
+        if version.idle_seconds is not None:
+            fields["sequence_batching"]["max_sequence_idle_microseconds"] = round(1e6 * version.idle_seconds)
     elif batched:
-        fields["dynamic_batching"] = {}
+        fields["dynamic_batching"] = delay
     return fields
 
 

@@ -111,6 +111,8 @@ class Engine(ABC):
     stateful = False
     description: str
     max_batch_size = 1
+    max_sequences = 0
+    max_wait_ms = 0.0
     parallel = 1  # batches that run side by side
     optional_inputs = frozenset[int]()
     batch_axes: tuple[int | None, ...] | None = None
@@ -182,7 +184,7 @@ class DynamicEngine(Engine):
         compiled = self._batcher.compiled_model
         self.inputs, self.outputs = ports(compiled.inputs), ports(compiled.outputs)
         self.batch_axes, self.output_batch_axes = self._batcher.batch_axes, self._batcher.output_batch_axes
-        self.max_batch_size = options.max_batch_size
+        self.max_batch_size, self.max_wait_ms = options.max_batch_size, options.max_wait_ms
         self.parallel = options.requests * len(compiled.get_property("EXECUTION_DEVICES"))
         self.description = f"batches of up to {options.max_batch_size} rows on {_devices(compiled)}"
 
@@ -225,7 +227,8 @@ class SequenceEngine(Engine):
         self.batch_axes, self.output_batch_axes = self._batcher.batch_axes, self._batcher.output_batch_axes
         self.inputs = ports(compiled.inputs, self.batch_axes)
         self.outputs = ports(compiled.outputs, self.output_batch_axes)
-        self.max_batch_size = options.max_sequences
+        self.max_batch_size = self.max_sequences = options.max_sequences
+        self.max_wait_ms = options.max_wait_ms
         self.optional_inputs = self._batcher.optional_inputs
         self.description = f"up to {options.max_sequences} sequences in a batch on {_devices(compiled)}"
 
@@ -289,7 +292,7 @@ class RequestEngine(Engine):
 
     def __init__(self, compiled: Any, options: EngineOptions, observer: Observer, beams: int | None = None) -> None:
         self._compiled, self._observer = compiled, observer
-        self._most = options.max_sequences
+        self.max_sequences = options.max_sequences
         self._requests = options.requests * len(compiled.get_property("EXECUTION_DEVICES"))
         self.inputs, self.outputs = ports(compiled.inputs), ports(compiled.outputs)
         self._defaults = {} if beams is None else {beams: np.zeros(1, self.inputs[beams].dtype.storage)}
@@ -335,8 +338,8 @@ class RequestEngine(Engine):
         return outputs
 
     def open(self) -> EngineSequence:
-        if self._open >= self._most:
-            raise BatchFullError(f"all {self._most} sequences are open")
+        if self._open >= self.max_sequences:
+            raise BatchFullError(f"all {self.max_sequences} sequences are open")
         self._open += 1
         return RequestSequence(self, self._compiled.create_infer_request())
 

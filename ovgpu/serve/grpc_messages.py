@@ -45,7 +45,7 @@ def parse(message: Any, time_remaining: float | None) -> InferenceRequest:
         raise invalid(f"the request has {len(message.inputs)} inputs, but raw contents of {len(raw)}")
     inputs = []
     for i, tensor in enumerate(message.inputs):
-        check_parameters(_parameters(tensor))
+        check_parameters(parameters_of(tensor))
         dtype, shape = element_type(tensor.name, tensor.datatype), check_shape(tensor.name, list(tensor.shape))
         array = (
             from_bytes(tensor.name, dtype, shape, raw[i])
@@ -54,8 +54,8 @@ def parse(message: Any, time_remaining: float | None) -> InferenceRequest:
         )
         inputs.append(NamedTensor(tensor.name, dtype, array))
     for output in message.outputs:
-        check_parameters(_parameters(output))
-    parameters = _parameters(message)
+        check_parameters(parameters_of(output))
+    parameters = parameters_of(message)
     ends = deadline(parameters)
     if time_remaining is not None:
         ends = min(time.monotonic() + time_remaining, ends or float("inf"))
@@ -63,7 +63,8 @@ def parse(message: Any, time_remaining: float | None) -> InferenceRequest:
     return InferenceRequest(message.model_name, message.model_version, inputs, outputs, message.id, parameters, ends)
 
 
-def _parameters(message: Any) -> dict[str, Any]:
+def parameters_of(message: Any) -> dict[str, Any]:
+    """Return the parameters of a message by name."""
     parameters = {}
     for name, parameter in message.parameters.items():
         field = parameter.WhichOneof("parameter_choice")

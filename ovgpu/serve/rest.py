@@ -45,7 +45,7 @@ def parse(body: bytearray, json_length: int | None, model: str, version: str) ->
     for tensor in tensors:
         name = _text(tensor, "name")
         dtype, shape = element_type(name, tensor.get("datatype")), check_shape(name, tensor.get("shape", ()))
-        parameters = _parameters(tensor)
+        parameters = parameters_of(tensor)
         size = parameters.get("binary_data_size")
         if size is None:
             array = from_json(name, dtype, shape, tensor.get("data"))
@@ -60,9 +60,9 @@ def parse(body: bytearray, json_length: int | None, model: str, version: str) ->
         inputs.append(NamedTensor(name, dtype, array))
     if offset != len(data):
         raise invalid(f"the body has {len(data) - offset} bytes that belong to no input")
-    parameters = _parameters(document)
+    parameters = parameters_of(document)
     outputs = _objects(document, "outputs")
-    binary = {_text(output, "name"): _parameters(output).get("binary_data") for output in outputs}
+    binary = {_text(output, "name"): parameters_of(output).get("binary_data") for output in outputs}
     wanted = Wanted(
         {name: bool(value) for name, value in binary.items() if value is not None},
         bool(parameters.get("binary_data_output", False)),
@@ -115,7 +115,8 @@ def _text(document: dict[str, Any], key: str, default: str | None = None) -> str
     return text
 
 
-def _parameters(document: dict[str, Any]) -> dict[str, Any]:
+def parameters_of(document: dict[str, Any]) -> dict[str, Any]:
+    """Return the parameters of a request, an input or an output. Raise ServeError as `check_parameters` does."""
     parameters = document.get("parameters", {})
     if not isinstance(parameters, dict):
         raise invalid("'parameters' is no object")

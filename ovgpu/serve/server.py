@@ -10,7 +10,7 @@ import signal
 import socket
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -284,8 +284,8 @@ def _check_numbers(options: ServerOptions) -> None:
             raise Error(f"--{name} {value} is not positive")
 
 
-def _open_engine(options: EngineOptions, path: Path, observer: Any) -> Any:
-    return open_engine(path, options, observer)
+def _open_engine(options: EngineOptions, path: Path, observer: Any, **changes: Any) -> Any:
+    return open_engine(path, replace(options, **changes), observer)
 
 
 def _allow_open_files() -> None:
