@@ -119,6 +119,11 @@ class Engine(ABC):
     """The batch axis of each input, None for one that all rows share; None without batches."""
     output_batch_axes: tuple[int, ...] = ()
 
+    @property
+    def has_rows(self) -> bool:
+        """True if the first axis of all inputs and outputs is the batch axis, on which inferences have several rows."""
+        return not self.stateful and {*(self.batch_axes or (None,)), *self.output_batch_axes} == {0}
+
     def submit(self, inputs: Inputs) -> Future[Any]:
         """Submit an inference of a model without states; see `EngineSequence.submit`."""
         raise NotImplementedError

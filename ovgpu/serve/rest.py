@@ -11,12 +11,12 @@ from typing import Any
 import orjson
 
 from ovgpu.serve.errors import ServeError, Status, invalid
-from ovgpu.serve.protocol import InferenceRequest, InferenceResponse, NamedTensor
+from ovgpu.serve.protocol import InferenceRequest, InferenceResponse, NamedTensor, requested_output
 from ovgpu.serve.tensors import NAMES, check_shape, dump, dump_tensor, element_type, from_bytes, from_json, to_bytes
 
 MAX_TENSORS = 1024
 MAX_TIMEOUT = 10**15  # us: longer timeouts are cut to this one, which never ends
-UNSUPPORTED = ("shared_memory_region", "classification")  # parameters of tensors
+UNSUPPORTED = ("shared_memory_region",)  # parameters of tensors
 
 
 @dataclass(frozen=True)
@@ -61,14 +61,12 @@ def parse(body: bytearray, json_length: int | None, model: str, version: str) ->
     if offset != len(data):
         raise invalid(f"the body has {len(data) - offset} bytes that belong to no input")
     parameters = parameters_of(document)
-    outputs = _objects(document, "outputs")
-    binary = {_text(output, "name"): parameters_of(output).get("binary_data") for output in outputs}
-    wanted = Wanted(
-        {name: bool(value) for name, value in binary.items() if value is not None},
-        bool(parameters.get("binary_data_output", False)),
-    )
+    outputs = {_text(output, "name"): parameters_of(output) for output in _objects(document, "outputs")}
+    binary = {name: bool(given["binary_data"]) for name, given in outputs.items() if "binary_data" in given}
+    wanted = Wanted(binary, bool(parameters.get("binary_data_output", False)))
+    requested = tuple([requested_output(name, given) for name, given in outputs.items()])
     return InferenceRequest(
-        model, version, inputs, tuple(binary), _text(document, "id", ""), parameters, deadline(parameters)
+        model, version, inputs, requested, _text(document, "id", ""), parameters, deadline(parameters)
     ), wanted
 
 
