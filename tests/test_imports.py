@@ -56,6 +56,7 @@ HOMES = {
     "cudnn": ("backends/cuda/",),
     "openvino": ("integrations/", "interop/"),
     "grpc": ("serve/",),
+    "grpc_health": ("serve/",),
     "prometheus_client": ("serve/",),
     "starlette": ("serve/", "integrations/ray/"),
     "tritonclient": ("serve/",),

@@ -74,9 +74,9 @@ def batched(model: Model, axes: Mapping[Any, int | None] | None = None) -> Batch
     model = model.clone()
     relax_shapes(model)
     given = {model.parameters.index(model.input(key).node): axis for key, axis in (axes or {}).items()}
-    beams = _beams(model)
+    beams = beams_input(model)
     inputs = [
-        0 if parameter is beams else given[i] if i in given else _input_axis(parameter)
+        0 if i == beams else given[i] if i in given else _input_axis(parameter)
         for i, parameter in enumerate(model.parameters)
     ]
     if all(axis is None for axis in inputs):
@@ -93,13 +93,7 @@ def batched(model: Model, axes: Mapping[Any, int | None] | None = None) -> Batch
         # The second attempt takes all extents on the same axis to be equal.
         for equalities in dict.fromkeys((ALL_DIFFER, equalities_of([-1 - axis for _, axis in dims]))):
             try:
-                return _proven(
-                    model.clone(),
-                    inputs,
-                    variables,
-                    None if beams is None else model.parameters.index(beams),
-                    equalities,
-                )
+                return _proven(model.clone(), inputs, variables, beams, equalities)
             except OpError as error:
                 first_error = first_error or error
     assert first_error is not None
@@ -138,12 +132,12 @@ def _dynamic(shape: PartialShape, axis: int) -> PartialShape:
     return relaxed
 
 
-def _beams(model: Model) -> Node | None:
-    """Return the input that only selects rows of states, as the beams of a decoder do, or None."""
-    for parameter in model.parameters:
+def beams_input(model: Model) -> int | None:
+    """Return the index of the input that only selects rows of states, as the beams of a decoder do, or None."""
+    for index, parameter in enumerate(model.parameters):
         users = [node for node in model.ops if parameter.ports[0] in node.sources and node.op.name != "ShapeOf"]
         if users and all(_reads_beams(node, parameter.ports[0]) for node in users):
-            return parameter
+            return index
     return None
 
 

@@ -11,7 +11,14 @@ from ovgpu.serve.engines import Port
 from ovgpu.serve.models import Models, Version
 from ovgpu.version import OWN
 
-EXTENSIONS = ["binary_tensor_data", "model_configuration", "model_repository", "sequence", "statistics"]
+EXTENSIONS = [
+    "binary_tensor_data",
+    "classification",
+    "model_configuration",
+    "model_repository",
+    "sequence",
+    "statistics",
+]
 PLATFORM = "openvino_ir"
 
 
@@ -42,22 +49,23 @@ def config(version: Version) -> dict[str, Any]:
     As there, shapes have a batch axis unless ``max_batch_size`` is positive: all first axes are then the batch axis.
     """
     engine = version.engine
-    axes = (*(engine.batch_axes or (None,)), *engine.output_batch_axes)
-    batched = not engine.stateful and engine.max_batch_size > 1 and set(axes) == {0}
-    first = 1 if batched else 0
+    first = 1 if engine.has_rows else 0
     fields: dict[str, Any] = {
         "name": version.name,
         "platform": PLATFORM,
         "backend": "ovgpu",
-        "max_batch_size": engine.max_batch_size if batched else 0,
+        "max_batch_size": engine.max_batch_size if engine.has_rows else 0,
         "input": [_config_port(port, first, i in engine.optional_inputs) for i, port in enumerate(engine.inputs)],
         "output": [_config_port(port, first) for port in engine.outputs],
         "parameters": {"engine": {"string_value": engine.description}},
     }
+    delay = {"max_queue_delay_microseconds": round(1000 * engine.max_wait_ms)}
     if engine.stateful:
-        fields["sequence_batching"] = {"oldest": {"max_candidate_sequences": engine.max_batch_size}}
-    elif batched:
-        fields["dynamic_batching"] = {}
+        fields["sequence_batching"] = {"oldest": {"max_candidate_sequences": engine.max_sequences, **delay}}
+        if version.idle_seconds is not None:
+            fields["sequence_batching"]["max_sequence_idle_microseconds"] = round(1e6 * version.idle_seconds)
+    elif engine.has_rows:
+        fields["dynamic_batching"] = delay
     return fields
 
 

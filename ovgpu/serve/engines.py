@@ -23,6 +23,7 @@ import numpy as np
 from ovgpu.api.core import Core
 from ovgpu.batching import BatchedSequence, BatchFullError, DynamicBatcher, SequenceBatcher
 from ovgpu.batching.gathering import BatchRun, Observer
+from ovgpu.batching.model import beams_input
 from ovgpu.errors import DeviceError, Error
 from ovgpu.serve.tensors import datatype
 from ovgpu.tensor import Tensor
@@ -111,12 +112,17 @@ class Engine(ABC):
     description: str
     max_batch_size = 1
     max_sequences = 0
-    streams = 1
-    """Number of batches that can run at a time, on all devices."""
+    max_wait_ms = 0.0
+    parallel = 1  # batches that can run at a time, on all devices
     optional_inputs = frozenset[int]()
     batch_axes: tuple[int | None, ...] | None = None
     """The batch axis of each input, None for one that all rows share; None without batches."""
     output_batch_axes: tuple[int, ...] = ()
+
+    @property
+    def has_rows(self) -> bool:
+        """True if the first axis of all inputs and outputs is the batch axis, on which inferences have several rows."""
+        return not self.stateful and {*(self.batch_axes or (None,)), *self.output_batch_axes} == {0}
 
     def submit(self, inputs: Inputs) -> Future[Any]:
         """Submit an inference of a model without states; see `EngineSequence.submit`."""
@@ -144,7 +150,7 @@ class Engine(ABC):
     @property
     def capacity(self) -> int:
         """The number of inferences or steps, of one row each, that can run at a time."""
-        return self.streams * self.max_batch_size
+        return self.parallel * self.max_batch_size
 
     @abstractmethod
     def memory(self) -> dict[str, int]:
@@ -193,8 +199,8 @@ class DynamicEngine(Engine):
         compiled = self._batcher.compiled_model
         self.inputs, self.outputs = ports(compiled.inputs), ports(compiled.outputs)
         self.batch_axes, self.output_batch_axes = self._batcher.batch_axes, self._batcher.output_batch_axes
-        self.max_batch_size = options.max_batch_size
-        self.streams = options.requests * len(compiled.get_property("EXECUTION_DEVICES"))
+        self.max_batch_size, self.max_wait_ms = options.max_batch_size, options.max_wait_ms
+        self.parallel = options.requests * len(compiled.get_property("EXECUTION_DEVICES"))
         self.description = f"batches of up to {options.max_batch_size} rows on {_devices(compiled)}"
 
     def submit(self, inputs: Inputs) -> Future[Any]:
@@ -241,7 +247,8 @@ class SequenceEngine(Engine):
         self.inputs = ports(compiled.inputs, self.batch_axes)
         self.outputs = ports(compiled.outputs, self.output_batch_axes)
         self.max_batch_size = self.max_sequences = options.max_sequences
-        self.streams = min(len(compiled.get_property("EXECUTION_DEVICES")), options.max_sequences)
+        self.max_wait_ms = options.max_wait_ms
+        self.parallel = min(len(compiled.get_property("EXECUTION_DEVICES")), options.max_sequences)
         self.optional_inputs = self._batcher.optional_inputs
         self.description = f"up to {options.max_sequences} sequences in a batch on {_devices(compiled)}"
 
@@ -307,28 +314,31 @@ class RequestEngine(Engine):
     """Engine without batches.
 
     A model without states has ``options.requests`` requests per device, which run one inference at a time each. A model
-    with states has a request for each sequence. ``compiled`` is a `CompiledModel`, or has the same methods.
+    with states has a request for each sequence. ``compiled`` is a `CompiledModel`, or has the same methods. ``beams``
+    is the index of an input for the beams of a decoder. Without its value, a step of one row continues its own state.
     """
 
-    def __init__(self, compiled: Any, options: EngineOptions, observer: Observer) -> None:
+    def __init__(self, compiled: Any, options: EngineOptions, observer: Observer, beams: int | None = None) -> None:
         self._compiled, self._observer = compiled, observer
-        self.streams = options.requests * len(compiled.get_property("EXECUTION_DEVICES"))
+        self.parallel = options.requests * len(compiled.get_property("EXECUTION_DEVICES"))
         self.inputs, self.outputs = ports(compiled.inputs), ports(compiled.outputs)
+        self._defaults = {} if beams is None else {beams: np.zeros(1, self.inputs[beams].dtype.storage)}
+        self.optional_inputs = frozenset(self._defaults)
         self._idle = SimpleQueue[Any]()
         request = compiled.create_infer_request()
         self.stateful = bool(request.query_state())
         self.max_sequences = options.max_sequences if self.stateful else 0
         if not self.stateful:
             self._idle.put(request)
-            for _ in range(self.streams - 1):
+            for _ in range(self.parallel - 1):
                 self._idle.put(compiled.create_infer_request())
-        self._pool = ThreadPoolExecutor(self.streams, "ovgpu-requests")
+        self._pool = ThreadPoolExecutor(self.parallel, "ovgpu-requests")
         self._submitted = set[Future[Any]]()  # that have not ended
         self._open = 0
         self.description = (
             f"a request for each of up to {options.max_sequences} sequences"
             if self.stateful
-            else f"requests: {self.streams}"
+            else f"requests: {self.parallel}"
         ) + f" on {_devices(compiled)}"
 
     def submit(self, inputs: Inputs) -> Future[Any]:
@@ -353,7 +363,7 @@ class RequestEngine(Engine):
     def infer(self, request: Any, inputs: Inputs, submitted: float) -> Any:
         """Run an inference with a request, and report it to the observer."""
         started = time.perf_counter()
-        outputs = request.infer(inputs, decode_strings=None)
+        outputs = request.infer({**self._defaults, **inputs}, decode_strings=None)
         outputs.to_tuple()  # large results are downloaded when they are read
         self._observer(BatchRun(1, 1, (started - submitted,), time.perf_counter() - started))
         return outputs
@@ -387,7 +397,7 @@ class RequestEngine(Engine):
             finally:
                 sequence.close()
         else:
-            for step in [self.submit(self.zeros()) for _ in range(self.streams)]:
+            for step in [self.submit(self.zeros()) for _ in range(self.parallel)]:
                 step.result()
 
     def close(self) -> None:
@@ -451,4 +461,5 @@ def engine_of(model: Any, name: str, options: EngineOptions, observer: Observer)
             raise
         except Error as error:
             log.info("%s runs without batches: %s", name, error)
-    return RequestEngine(Core().compile_model(model, options.device, options.properties), options, observer)
+    compiled = Core().compile_model(model, options.device, options.properties)
+    return RequestEngine(compiled, options, observer, beams_input(model))

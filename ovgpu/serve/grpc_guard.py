@@ -27,11 +27,15 @@ from ovgpu.serve.held_bytes import HeldBytes
 from ovgpu.serve.tokens import Tokens
 
 INTERFACE = "gRPC"
-HEALTH = ("ServerLive", "ServerReady")  # methods that need no token; their messages, which are empty, are not read
+LIVE = ("ServerLive", "ServerReady")  # methods that need no token; their messages, which are empty, are not read
+HEALTH = "/grpc.health.v1.Health/"  # service that needs no token
+HEALTH_SECONDS = 1.0  # within which a message of this service must arrive
+MAX_HEALTH_MESSAGES = 16  # of this service that are received at a time: they come from anyone, and do not count as held
 LATE_SECONDS = 0.25  # after which a message that has not arrived counts as held
 MESSAGE_SECONDS = 60.0  # within which a message must arrive
 ANSWER_SECONDS = 60.0  # within which a client must read an answer
 COPIES = 2  # of the bytes of an answer until they are read: grpc copies them
+LATE = "the message has not arrived in time"
 SOCKETS = "/dev/fd"  # folder of the open files of this process
 
 log = logging.getLogger(__name__)
@@ -49,7 +53,8 @@ class GuardInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     ) -> None:
         self._tokens, self._held, self._message_bytes = tokens, held, message_bytes
         self._max_calls, self._idle_seconds = max_calls, idle_seconds
-        self._calls = 0
+        self._calls = self._health_calls = 0
+        self._health_messages = asyncio.Semaphore(MAX_HEALTH_MESSAGES)
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:
         """Return the handler of a method, wrapped; None if there is no such method."""
@@ -57,14 +62,19 @@ class GuardInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         if handler is None:
             return None
         method = details.method.rpartition("/")[2]
+        health = details.method.startswith(HEALTH)
+
+        async def received(context: Any) -> Any:
+            with _refusals_recorded(method, context):
+                if health:
+                    self._admit_health()
+                    return _decoded(handler, await self._received_health(context))
+                self._admit(method, context)
+                return _decoded(handler, await self._received(context))
 
         async def answer(requests: Any, context: Any) -> Any:
             try:
-                request = None
-                if method not in HEALTH:
-                    with _refusals_recorded(method, context):
-                        self._admit(method, context)
-                        request = _decoded(handler, await self._received(context))
+                request = None if method in LIVE else await received(context)
                 data: bytes = handler.response_serializer(await handler.unary_unary(request, context))
                 self._count_until_sent(context, COPIES * len(data))
                 return data
@@ -91,9 +101,13 @@ class GuardInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
                     failure = _without_frames(error)
 
             try:
-                with _refusals_recorded(method, context):
-                    self._admit(method, context)
-                async for response in handler.stream_stream(decoded(), context):
+                if handler.stream_stream:
+                    with _refusals_recorded(method, context):
+                        self._admit(method, context)
+                    responses = handler.stream_stream(decoded(), context)
+                else:
+                    responses = handler.unary_stream(await received(context), context)
+                async for response in responses:
                     timer = _close_if_unread(context)
                     try:
                         yield handler.response_serializer(response)
@@ -104,7 +118,7 @@ class GuardInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             if failure is not None:
                 await _abort(context, failure)
 
-        if handler.stream_stream:
+        if handler.response_streaming:
             return grpc.stream_stream_rpc_method_handler(stream)
         return grpc.stream_unary_rpc_method_handler(answer)
 
@@ -120,13 +134,31 @@ class GuardInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     def _end(self, task: asyncio.Task[Any]) -> None:
         self._calls -= 1
 
+    def _admit_health(self) -> None:
+        """Count a call of health until it ends, apart from others. Raise ServeError if too many are open."""
+        if self._health_calls >= self._max_calls:
+            raise ServeError(Status.UNAVAILABLE, f"{self._health_calls} calls of health are open already", 1)
+        self._health_calls += 1
+        _when_done(self._end_health)
+
+    def _end_health(self, task: asyncio.Task[Any]) -> None:
+        self._health_calls -= 1
+
+    async def _received_health(self, context: Any) -> bytes:
+        """Return the message of a call of health. Raise ServeError if it is late."""
+        try:
+            async with self._health_messages, asyncio.timeout(HEALTH_SECONDS):
+                return _present(await context.read())
+        except TimeoutError:
+            raise ServeError(Status.DEADLINE_EXCEEDED, LATE) from None
+
     async def _received(self, context: Any) -> bytes:
         """Return the message of a unary call. Raise ServeError if it is late, or if too many others are.
 
         Nothing is known of a message that has not arrived, so that it counts as if it were as large as possible. Small
         messages of clients that are not slow arrive before that.
         """
-        claimed, refused = 0, ServeError(Status.DEADLINE_EXCEEDED, "the message has not arrived in time")
+        claimed, refused = 0, ServeError(Status.DEADLINE_EXCEEDED, LATE)
         loop = asyncio.get_running_loop()
 
         def claim() -> None:
@@ -147,10 +179,7 @@ class GuardInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         finally:
             timer.cancel()
             self._held.release(claimed)
-        if data is grpc.aio.EOF:
-            raise invalid("the call has no message")
-        received: bytes = data
-        return received
+        return _present(data)
 
     def _count_until_sent(self, context: Any, size: int) -> None:
         """Count the answer of a unary call as held until its client has read it, which it must do in time."""
@@ -188,6 +217,14 @@ def _when_done(callback: Callable[[asyncio.Task[Any]], None]) -> None:
 def metadata(context: Any) -> dict[str, str]:
     """Return the metadata of a call that are text, by their keys."""
     return {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
+
+
+def _present(data: Any) -> bytes:
+    """Return a message that was received. Raise ServeError if the call has ended without one."""
+    if data is grpc.aio.EOF:
+        raise invalid("the call has no message")
+    received: bytes = data
+    return received
 
 
 def _decoded(handler: Any, data: bytes) -> Any:

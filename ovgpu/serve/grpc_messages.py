@@ -10,7 +10,7 @@ from google.protobuf.message import Message
 from tritonclient.grpc import service_pb2
 
 from ovgpu.serve.errors import invalid
-from ovgpu.serve.protocol import InferenceRequest, InferenceResponse, NamedTensor
+from ovgpu.serve.protocol import InferenceRequest, InferenceResponse, NamedTensor, requested_output
 from ovgpu.serve.rest import MAX_TENSORS, check_parameters, deadline
 from ovgpu.serve.tensors import NAMES, Array, check_shape, element_type, from_bytes, objects, shaped, to_bytes
 from ovgpu.types import Type
@@ -45,7 +45,7 @@ def parse(message: Any, time_remaining: float | None) -> InferenceRequest:
         raise invalid(f"the request has {len(message.inputs)} inputs, but raw contents of {len(raw)}")
     inputs = []
     for i, tensor in enumerate(message.inputs):
-        check_parameters(_parameters(tensor))
+        check_parameters(parameters_of(tensor))
         dtype, shape = element_type(tensor.name, tensor.datatype), check_shape(tensor.name, list(tensor.shape))
         array = (
             from_bytes(tensor.name, dtype, shape, raw[i])
@@ -53,17 +53,19 @@ def parse(message: Any, time_remaining: float | None) -> InferenceRequest:
             else _from_contents(tensor.name, dtype, shape, tensor.contents)
         )
         inputs.append(NamedTensor(tensor.name, dtype, array))
-    for output in message.outputs:
-        check_parameters(_parameters(output))
-    parameters = _parameters(message)
+    outputs = {output.name: parameters_of(output) for output in message.outputs}  # each once
+    for given in outputs.values():
+        check_parameters(given)
+    requested = tuple([requested_output(name, given) for name, given in outputs.items()])
+    parameters = parameters_of(message)
     ends = deadline(parameters)
     if time_remaining is not None:
         ends = min(time.monotonic() + time_remaining, ends or float("inf"))
-    outputs = tuple(dict.fromkeys(output.name for output in message.outputs))  # each once
-    return InferenceRequest(message.model_name, message.model_version, inputs, outputs, message.id, parameters, ends)
+    return InferenceRequest(message.model_name, message.model_version, inputs, requested, message.id, parameters, ends)
 
 
-def _parameters(message: Any) -> dict[str, Any]:
+def parameters_of(message: Any) -> dict[str, Any]:
+    """Return the parameters of a message by name."""
     parameters = {}
     for name, parameter in message.parameters.items():
         field = parameter.WhichOneof("parameter_choice")

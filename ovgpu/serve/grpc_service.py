@@ -12,8 +12,9 @@ from ovgpu.serve import descriptions
 from ovgpu.serve.calls import Call, recorded
 from ovgpu.serve.errors import ServeError, Status
 from ovgpu.serve.grpc_guard import INTERFACE, metadata
-from ovgpu.serve.grpc_messages import format, messages, parse
+from ovgpu.serve.grpc_messages import format, messages, parameters_of, parse
 from ovgpu.serve.held_bytes import HeldAnswers, HeldBytes
+from ovgpu.serve.load_options import load_options
 from ovgpu.serve.service import Service
 
 LARGE = 1 << 18  # bytes: longer messages are converted on another thread than the event loop's
@@ -168,9 +169,8 @@ class GrpcService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignor
 
         async def load(call: Call) -> Any:
             call.model = request.model_name
-            if request.parameters:
-                raise ServeError(Status.UNIMPLEMENTED, "parameters of load are not supported")
-            await self._service.models.load(request.model_name)
+            options = await asyncio.to_thread(load_options, parameters_of(request))
+            await self._service.models.load(request.model_name, options)
             return messages.RepositoryModelLoadResponse()
 
         return await self._answer("RepositoryModelLoad", request, context, load)

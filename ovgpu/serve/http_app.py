@@ -19,6 +19,7 @@ from ovgpu.serve.access import AllowedHosts
 from ovgpu.serve.calls import Call, recorded
 from ovgpu.serve.errors import ServeError, Status
 from ovgpu.serve.held_bytes import HeldBytes
+from ovgpu.serve.load_options import load_options
 from ovgpu.serve.metrics import CONTENT_TYPE, Metrics
 from ovgpu.serve.models import Version
 from ovgpu.serve.protocol import InferenceRequest, InferenceResponse
@@ -262,9 +263,9 @@ class HttpApp:
         return JSONResponse(descriptions.index(self._models, bool((await self._json(request)).get("ready"))))
 
     async def _load(self, request: Request, call: Call) -> Response:
-        if (await self._json(request)).get("parameters"):
-            raise ServeError(Status.UNIMPLEMENTED, "parameters of load are not supported")
-        await self._models.load(request.path_params["model"])
+        parameters = rest.parameters_of(await self._json(request))
+        options = await asyncio.to_thread(load_options, parameters)
+        await self._models.load(request.path_params["model"], options)
         return JSONResponse({})
 
     async def _unload(self, request: Request, call: Call) -> Response:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
 
+import numpy as np
+
+from ovgpu.serve.classification import CLASSIFIED, classified
 from ovgpu.serve.engines import Engine, Port
 from ovgpu.serve.errors import invalid
-from ovgpu.serve.protocol import CONTROL, CONTROL_ID, InferenceRequest, NamedTensor
+from ovgpu.serve.protocol import CONTROL, CONTROL_ID, InferenceRequest, NamedTensor, RequestedOutput
 from ovgpu.types import Type
 
 
@@ -18,6 +22,12 @@ def named_output(port: Port, array: Any) -> NamedTensor:
     if port.dtype is Type.bf16:  # results show its bits as float16
         array = array.view(Type.bf16.storage)
     return NamedTensor(port.name, port.dtype, array)
+
+
+def named_outputs(engine: Engine, wanted: list[tuple[int, RequestedOutput]], outputs: Any) -> list[NamedTensor]:
+    """Return the wanted outputs with their names and types, or the classes of their values."""
+    named = [(named_output(engine.outputs[index], outputs[index]), output.classes) for index, output in wanted]
+    return [classified(tensor, count, engine.has_rows) if count else tensor for tensor, count in named]
 
 
 def numbered_inputs(engine: Engine, request: InferenceRequest, controlled: bool) -> dict[int, Any]:
@@ -60,20 +70,50 @@ def fits(shape: tuple[int, ...], port: Port, batch_axis: int | None) -> bool:
     )
 
 
-def wanted_outputs(engine: Engine, request: InferenceRequest) -> list[int]:
-    """Return the indices of the outputs that a request asks for."""
+def wanted_outputs(engine: Engine, request: InferenceRequest) -> list[tuple[int, RequestedOutput]]:
+    """Return the outputs that a request asks for, with their indices. Raise ServeError for those that cannot be had."""
     if not request.outputs:
-        return list(range(len(engine.outputs)))
+        return [(i, RequestedOutput(port.name)) for i, port in enumerate(engine.outputs)]
     wanted = []
-    for name in request.outputs:
-        index = next((i for i, port in enumerate(engine.outputs) if name in port.names), None)
+    for output in request.outputs:
+        index = next((i for i, port in enumerate(engine.outputs) if output.name in port.names), None)
         if index is None:
-            if name == CONTROL_ID:
+            if output.name == CONTROL_ID:
                 continue
             known = ", ".join(port.name for port in engine.outputs)
-            raise invalid(f"model '{request.model}' has no output '{name}'; it has {known}")
-        wanted.append(index)
+            raise invalid(f"model '{request.model}' has no output '{output.name}'; it has {known}")
+        if output.classes and engine.outputs[index].dtype not in CLASSIFIED:
+            raise invalid(f"output '{output.name}' of {engine.outputs[index].datatype} has no classes")
+        wanted.append((index, output))
     return wanted
+
+
+async def infer(engine: Engine, inputs: dict[int, Any]) -> Any:
+    """Run an inference of a model without states, and return its outputs.
+
+    If it has more rows than a batch, it is split into several batches, whose outputs are joined in the order of the
+    rows. If one of them fails, the whole inference does. Raises: ServeError for inputs whose numbers of rows differ.
+    """
+    axes = {i: axis for i in inputs if (axis := engine.batch_axis(i)) is not None}
+    counts, most = {inputs[i].shape[axis] for i, axis in axes.items()}, engine.max_batch_size
+    if not counts or max(counts) <= most:
+        return await outputs_of(engine.submit(inputs))  # which refuses different numbers
+    if len(counts) > 1:
+        raise invalid(f"the inputs have different numbers of rows: {', '.join(map(str, sorted(counts)))}")
+    submitted, outputs = deque[Future[Any]](), []
+    try:
+        for start in range(0, max(counts), most):
+            if len(submitted) == 2 * engine.parallel:  # one runs, one waits: other clients have their turn in between
+                outputs.append(await outputs_of(submitted.popleft()))
+            rows = {i: (*(slice(None),) * axis, slice(start, start + most)) for i, axis in axes.items()}
+            submitted.append(engine.submit({i: x[rows[i]] if i in rows else x for i, x in inputs.items()}))
+        while submitted:
+            outputs.append(await outputs_of(submitted.popleft()))
+    except BaseException:
+        for future in submitted:
+            future.cancel()
+        raise
+    return await asyncio.to_thread(lambda: [*map(np.concatenate, zip(*outputs), engine.output_batch_axes)])
 
 
 async def outputs_of(future: Future[Any]) -> Any:

@@ -102,7 +102,7 @@ def _engines(versions: list[Version]) -> Iterator[Family]:
         current.add(model, in_flight)
         active.add(model, max(in_flight - engine.waiting, 0))
         capacity.add(model, engine.capacity)
-        streams.add(model, engine.streams)
+        streams.add(model, engine.parallel)
         if engine.stateful:
             used, available = engine.slots
             sequences.add(model, used)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from pathlib import Path
+from dataclasses import dataclass, field
+from typing import Any
 
 from ovgpu._util import gc_pause
 from ovgpu._util.short_turns import short_turns
-from ovgpu.batching.gathering import Observer
 from ovgpu.errors import Error
 from ovgpu.serve.engines import Engine
 from ovgpu.serve.errors import ServeError, Status, public
@@ -19,7 +19,20 @@ from ovgpu.serve.statistics import Statistics
 
 log = logging.getLogger(__name__)
 
-OpenEngine = Callable[[Path, Observer], Engine]
+OpenEngine = Callable[..., Engine]
+"""Function of a path and an `ovgpu.batching.gathering.Observer`. Named arguments replace fields of `EngineOptions`."""
+
+
+@dataclass(frozen=True)
+class LoadOptions:
+    """Options of one load, which replace those of the server: fields of `EngineOptions` and the idle time of sequences.
+
+    ``check`` raises Error for a version that is not as the client wants it.
+    """
+
+    engine: Mapping[str, Any] = field(default_factory=dict)
+    idle_seconds: float | None = None
+    check: Callable[[Version], None] = lambda version: None
 
 
 class Version:
@@ -33,9 +46,11 @@ class Version:
         max_queue: int,
         forget: Callable[[Version], None],
         digest: str = "",
+        idle_seconds: float | None = None,
     ) -> None:
-        """``digest`` is that of ``files``, for models whose states are saved."""
-        self.digest = digest
+        """``digest`` is that of ``files``, for models whose states are saved. ``idle_seconds`` is a time of its own
+        after which idle sequences end."""
+        self.digest, self.idle_seconds = digest, idle_seconds
         self.name, self.number, self.files = files.name, str(files.version), files
         self.engine, self.statistics = engine, statistics
         self.in_flight = 0  # inferences that wait or run
@@ -149,14 +164,17 @@ class Models:
             self.failures = {name: reason for name, reason in self.failures.items() if name in scanned}
             self._unloaded &= scanned.keys()
 
-    async def load(self, name: str) -> None:
-        """Load the newest version of a model, even if it is loaded already. Raise ServeError if that fails."""
+    async def load(self, name: str, options: LoadOptions | None = None) -> None:
+        """Load the newest version of a model, even if it is loaded already. Raise ServeError if that fails.
+
+        The options are those of this load: a version that is loaded later has the server's again.
+        """
         async with self._changing:
             self._seen = await asyncio.to_thread(self._repository.scan)
             if name not in self._seen:
                 raise ServeError(Status.NOT_FOUND, f"there is no model '{name}' in the repository")
             self._unloaded.discard(name)
-            await self._load(self._seen[name])
+            await self._load(self._seen[name], options)
             if name in self.failures:
                 raise ServeError(Status.INVALID_ARGUMENT, f"model '{name}' was not loaded: {self.failures[name]}")
 
@@ -196,11 +214,11 @@ class Models:
         for version in self.versions():
             await version.closed.wait()
 
-    async def _load(self, files: ModelFiles) -> None:
+    async def _load(self, files: ModelFiles, options: LoadOptions | None = None) -> None:
         """Load and warm up a version, and make it the current one. If that fails, the current version stays."""
         self._tried[files.name] = files
         try:
-            version = await self._version(files)
+            version = await self._version(files, options)
         except Exception as error:
             self.failures[files.name] = str(public(error))
             return
@@ -208,20 +226,28 @@ class Models:
         self._retire(files.name)
         self.current[files.name] = version
 
-    async def _version(self, files: ModelFiles) -> Version:
+    async def _version(self, files: ModelFiles, options: LoadOptions | None = None) -> Version:
         """Load and warm up a version. Errors are logged and raised."""
         log.info("loading version %d of model '%s'", files.version, files.name)
-        statistics = Statistics()
+        statistics, options = Statistics(), options or LoadOptions()
         try:
-            engine = await asyncio.to_thread(self._opened, files, statistics)
+            engine = await asyncio.to_thread(self._opened, files, statistics, options)
             digest = await asyncio.to_thread(files.digest) if self._digests and engine.stateful else ""
+            version = Version(
+                files, engine, statistics, self._max_queue, self.retired.discard, digest, options.idle_seconds
+            )
+            try:
+                options.check(version)
+            except Error:
+                version.retire()
+                raise
         except Exception as error:
             log.error("version %d of model '%s' was not loaded: %s", files.version, files.name, error)
             raise
         log.info("version %d of model '%s' is ready: %s", files.version, files.name, engine.description)
-        return Version(files, engine, statistics, self._max_queue, self.retired.discard, digest)
+        return version
 
-    def _opened(self, files: ModelFiles, statistics: Statistics) -> Engine:
+    def _opened(self, files: ModelFiles, statistics: Statistics, options: LoadOptions) -> Engine:
         """Return the engine of a version, after its warm-up, which does not count in the statistics.
 
         Meanwhile other models answer: their threads need not wait for long turns of this one, nor for the garbage
@@ -229,7 +255,9 @@ class Models:
         """
         warming = True
         with short_turns(), gc_pause.paused():
-            engine = self._open_engine(files.path, lambda run: None if warming else statistics.add_batch(run))
+            engine = self._open_engine(
+                files.path, lambda run: None if warming else statistics.add_batch(run), **options.engine
+            )
             try:
                 engine.warm_up()
             except Error as error:  # zeros may be no valid inputs

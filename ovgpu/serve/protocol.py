@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,9 +44,25 @@ class SequenceStep:
     number: int | None = None
 
 
+@dataclass(frozen=True)
+class RequestedOutput:
+    """Output that a request asks for. If ``classes`` is not 0, its highest values are wanted, see `classified`."""
+
+    name: str
+    classes: int = 0
+
+
+def requested_output(name: str, parameters: Mapping[str, Any]) -> RequestedOutput:
+    """Return an output with the parameters that a request has for it. Raise ServeError for wrong ones."""
+    classes = parameters.get("classification", 0)
+    if type(classes) is not int or not 0 <= classes < 2**31:
+        raise invalid(f"classification {classes!r} of output '{name}' is no number of classes")
+    return RequestedOutput(name, classes)
+
+
 @dataclass
 class InferenceRequest:
-    """Request for an inference. ``outputs`` are the names of the wanted outputs; an empty tuple means all of them.
+    """Request for an inference. ``outputs`` are the wanted outputs; an empty tuple means all of them.
 
     ``parameters`` are those of the request, such as ``sequence_id``; ``deadline`` is a time of `time.monotonic`.
     """
@@ -53,7 +70,7 @@ class InferenceRequest:
     model: str
     version: str
     inputs: list[NamedTensor]
-    outputs: tuple[str, ...] = ()
+    outputs: tuple[RequestedOutput, ...] = ()
     id: str = ""
     parameters: dict[str, Any] = field(default_factory=dict)
     deadline: float | None = None

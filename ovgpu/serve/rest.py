@@ -11,14 +11,14 @@ from typing import Any
 import orjson
 
 from ovgpu.serve.errors import ServeError, Status, invalid
-from ovgpu.serve.protocol import InferenceRequest, InferenceResponse, NamedTensor
+from ovgpu.serve.protocol import InferenceRequest, InferenceResponse, NamedTensor, requested_output
 from ovgpu.serve.tensors import NAMES, check_shape, dump, dump_tensor, element_type, from_bytes, from_json, to_bytes
 
 MAX_TENSORS = 1024
 MAX_TIMEOUT = 10**15  # us: longer timeouts are cut to this one, which never ends
 MAX_OTHER_VALUES = 1 << 17
 """Values of JSON that only Python's module reads, while no other thread runs: some 25 ms."""
-UNSUPPORTED = ("shared_memory_region", "classification")  # parameters of tensors
+UNSUPPORTED = ("shared_memory_region",)  # parameters of tensors
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def parse(body: bytearray, json_length: int | None, model: str, version: str) ->
     for tensor in tensors:
         name = _text(tensor, "name")
         dtype, shape = element_type(name, tensor.get("datatype")), check_shape(name, tensor.get("shape", ()))
-        parameters = _parameters(tensor)
+        parameters = parameters_of(tensor)
         size = parameters.get("binary_data_size")
         if size is None:
             array = from_json(name, dtype, shape, tensor.get("data"))
@@ -62,15 +62,13 @@ def parse(body: bytearray, json_length: int | None, model: str, version: str) ->
         inputs.append(NamedTensor(name, dtype, array))
     if offset != len(data):
         raise invalid(f"the body has {len(data) - offset} bytes that belong to no input")
-    parameters = _parameters(document)
-    outputs = _objects(document, "outputs")
-    binary = {_text(output, "name"): _parameters(output).get("binary_data") for output in outputs}
-    wanted = Wanted(
-        {name: bool(value) for name, value in binary.items() if value is not None},
-        bool(parameters.get("binary_data_output", False)),
-    )
+    parameters = parameters_of(document)
+    outputs = {_text(output, "name"): parameters_of(output) for output in _objects(document, "outputs")}
+    binary = {name: bool(given["binary_data"]) for name, given in outputs.items() if "binary_data" in given}
+    wanted = Wanted(binary, bool(parameters.get("binary_data_output", False)))
+    requested = tuple([requested_output(name, given) for name, given in outputs.items()])
     return InferenceRequest(
-        model, version, inputs, tuple(binary), _text(document, "id", ""), parameters, deadline(parameters)
+        model, version, inputs, requested, _text(document, "id", ""), parameters, deadline(parameters)
     ), wanted
 
 
@@ -119,7 +117,8 @@ def _text(document: dict[str, Any], key: str, default: str | None = None) -> str
     return text
 
 
-def _parameters(document: dict[str, Any]) -> dict[str, Any]:
+def parameters_of(document: dict[str, Any]) -> dict[str, Any]:
+    """Return the parameters of a request, an input or an output. Raise ServeError as `check_parameters` does."""
     parameters = document.get("parameters", {})
     if not isinstance(parameters, dict):
         raise invalid("'parameters' is no object")

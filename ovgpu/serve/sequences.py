@@ -108,7 +108,7 @@ class ClientSequence:
 class OpenSequences:
     """Open sequences of all models. All methods are called on the thread of the event loop.
 
-    Sequences without steps for ``idle`` seconds end.
+    Sequences without steps for ``idle`` seconds end, unless their version has an idle time of its own.
 
     A step with a number must be the next one, or the last one again, with the same inputs. Then it does not run, and
     has the same outputs, also for ``idle`` seconds after it has ended the sequence.
@@ -238,11 +238,17 @@ class OpenSequences:
     def end_idle(self) -> None:
         """End the sequences that have been idle for too long."""
         now = time.monotonic()
-        self._ended = {key: last for key, last in self._ended.items() if now - last.time <= self._idle}
+        self._ended = {
+            key: last for key, last in self._ended.items() if now - last.time <= self._idle_seconds(last.version)
+        }
         for model, sequence in self.all():
-            if not sequence.waiting and now - sequence.used > self._idle:
-                log.info("sequence %r of model '%s' ends after %d idle seconds", sequence.id, model, self._idle)
+            idle = self._idle_seconds(sequence.version)
+            if not sequence.waiting and now - sequence.used > idle:
+                log.info("sequence %r of model '%s' ends after %g idle seconds", sequence.id, model, idle)
                 self.end(model, sequence)
+
+    def _idle_seconds(self, version: Version) -> float:
+        return self._idle if version.idle_seconds is None else version.idle_seconds
 
     def end(self, model: str, sequence: ClientSequence) -> None:
         """End a sequence."""

@@ -10,13 +10,14 @@ import signal
 import socket
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import grpc
 import uvicorn
+from grpc_health.v1 import health_pb2_grpc
 from tritonclient.grpc import service_pb2_grpc
 
 from ovgpu.errors import Error
@@ -24,6 +25,7 @@ from ovgpu.runtime.printing import counted
 from ovgpu.serve.access import AllowedHosts, check_exposure, resolve
 from ovgpu.serve.engines import EngineOptions, open_engine
 from ovgpu.serve.grpc_guard import GuardInterceptor
+from ovgpu.serve.grpc_health import HealthService
 from ovgpu.serve.grpc_service import GrpcService
 from ovgpu.serve.held_bytes import HeldBytes
 from ovgpu.serve.http_app import HttpApp
@@ -292,6 +294,7 @@ class Server:
             ],
         )
         service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(grpc_service, server)
+        health_pb2_grpc.add_HealthServicer_to_server(HealthService(service), server)
         address = _shown(self._address, options.grpc_port)
         try:
             if self._certificate is not None:
@@ -336,8 +339,8 @@ def _check_numbers(options: ServerOptions) -> None:
             raise Error(f"--{name} {seconds:g} is not from 0 to {MAX_SECONDS}")
 
 
-def _open_engine(options: EngineOptions, path: Path, observer: Any) -> Any:
-    return open_engine(path, options, observer)
+def _open_engine(options: EngineOptions, path: Path, observer: Any, **changes: Any) -> Any:
+    return open_engine(path, replace(options, **changes), observer)
 
 
 def _allow_open_files() -> None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from ovgpu.errors import Error
 from ovgpu.serve.errors import ServeError, Status, invalid, public
-from ovgpu.serve.inference import named_output, numbered_inputs, outputs_of, wanted_outputs
+from ovgpu.serve.inference import infer, named_outputs, numbered_inputs, wanted_outputs
 from ovgpu.serve.models import Models, Version
 from ovgpu.serve.protocol import CONTROL_ID, InferenceRequest, InferenceResponse, NamedTensor, SequenceStep
 from ovgpu.serve.sequences import OpenSequences
@@ -99,7 +99,7 @@ class Service:
                 if left is not None and left <= 0:
                     raise TimeoutError
                 if not engine.stateful:
-                    outputs = await outputs_of(engine.submit(inputs))
+                    outputs = await infer(engine, inputs)
                 elif step is None:
                     raise invalid(f"model '{request.model}' has states: an inference needs a sequence_id")
                 else:
@@ -108,7 +108,7 @@ class Service:
                     outputs = await self.sequences.infer(version, request.model, step, inputs)
         except TimeoutError:
             raise ServeError(Status.DEADLINE_EXCEEDED, "the deadline of the inference has passed") from None
-        named = [named_output(engine.outputs[i], outputs[i]) for i in wanted]
+        named = named_outputs(engine, wanted, outputs)
         if controlled and step is not None:
             named.append(NamedTensor(CONTROL_ID, Type.u64, np.array([step.id], np.uint64)))
         return InferenceResponse(request.model, version.number, request.id, named, parameters)

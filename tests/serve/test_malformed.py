@@ -78,9 +78,7 @@ def test_wrong_requests(wire: Wire, interface: str, wrong: str) -> None:
 
 @pytest.mark.parametrize("interface", INTERFACES)
 @pytest.mark.parametrize("where", ["input", "output"])
-@pytest.mark.parametrize(
-    "parameters", [{"shared_memory_region": "region", "shared_memory_byte_size": 12}, {"classification": 3}], ids=str
-)
+@pytest.mark.parametrize("parameters", [{"shared_memory_region": "region", "shared_memory_byte_size": 12}], ids=str)
 def test_unsupported_parameters(wire: Wire, interface: str, where: str, parameters: dict[str, Any]) -> None:
     answer = wire.send(
         interface,

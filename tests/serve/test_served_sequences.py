@@ -386,3 +386,20 @@ def test_a_step_that_nobody_waits_for_counts(repository: Path) -> None:
         again.start()
         assert numbered(client, 2) == 2
         assert numbered(client, 3) == 3
+
+
+@pytest.mark.parametrize("interface", INTERFACES)
+@pytest.mark.parametrize("batching", [True, False])
+def test_decoders_need_no_beams(repository: Path, interface: str, batching: bool) -> None:
+    """Without them, each step continues its own sequence, in a batch and in a request of its own."""
+    folder = repository / "decoder" / "1"
+    wanted = alone(ov.Core().read_model(folder / "model.xml"), [tokens(3, step) for step in range(STEPS)])
+    beams = {"beam_idx": np.zeros(1, np.int32)}
+    with serving(folder, engine={"batching": batching}, name="decoder") as server, server.client(interface) as client:
+        for step in range(STEPS):
+            options = {"sequence_id": 1, "sequence_start": step == 0}
+            given = tokens(3, step) | (beams if step == 2 else {})
+            np.testing.assert_allclose(client.infer("decoder", given, **options)["logits"], wanted[step], 2e-4, 2e-5)
+        with server.client("REST") as rest:
+            config = rest.client.get_model_config("decoder")
+    assert [port["name"] for port in config["input"] if port.get("optional")] == ["beam_idx"]

@@ -21,7 +21,7 @@ from ovgpu.integrations.ray.states import SequenceId
 from ovgpu.serve import rest
 from ovgpu.serve.engines import EngineOptions, Inputs, engine_of
 from ovgpu.serve.errors import ServeError, Status, invalid, public
-from ovgpu.serve.inference import named_output, numbered_inputs, outputs_of, wanted_outputs
+from ovgpu.serve.inference import infer, named_output, named_outputs, numbered_inputs, outputs_of, wanted_outputs
 from ovgpu.serve.protocol import InferenceResponse
 
 log = logging.getLogger(__name__)
@@ -147,7 +147,7 @@ class Replica:
         chosen = wanted_outputs(self._engine, inference)
         parameters: dict[str, Any] = {}
         if not self._engine.stateful:
-            outputs = await outputs_of(self._engine.submit(inputs))
+            outputs = await infer(self._engine, inputs)
         elif step is None:
             raise invalid(f"model '{self._name}' has states: an inference needs a sequence_id")
         else:
@@ -156,7 +156,7 @@ class Replica:
                 outputs, _ = await self._sequences.infer(step.id, inputs, step.start, step.end)
             except SequenceLostError as error:
                 raise ServeError(Status.NOT_FOUND, str(error)) from None
-        named = [named_output(self._engine.outputs[i], outputs[i]) for i in chosen]
+        named = named_outputs(self._engine, chosen, outputs)
         content, json_length = rest.format(InferenceResponse(self._name, "1", inference.id, named, parameters), wanted)
         if json_length is None:
             return Response(content, media_type="application/json")
