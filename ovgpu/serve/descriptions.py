@@ -22,9 +22,10 @@ EXTENSIONS = [
 PLATFORM = "openvino_ir"
 
 
-def server() -> dict[str, Any]:
+def server(shared_memory: bool) -> dict[str, Any]:
     """Return the metadata of the server."""
-    return {"name": "ovgpu", "version": OWN, "extensions": EXTENSIONS}
+    extensions = [*EXTENSIONS, "system_shared_memory"] if shared_memory else EXTENSIONS
+    return {"name": "ovgpu", "version": OWN, "extensions": extensions}
 
 
 def model(version: Version) -> dict[str, Any]:

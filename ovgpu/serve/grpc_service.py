@@ -16,10 +16,23 @@ from ovgpu.serve.grpc_messages import format, messages, parameters_of, parse
 from ovgpu.serve.held_bytes import HeldAnswers, HeldBytes
 from ovgpu.serve.load_options import load_options
 from ovgpu.serve.service import Service
+from ovgpu.serve.shared_memory import NO_CUDA
 
 INTERFACE = "gRPC"
 LARGE = 1 << 18  # bytes: longer messages are converted on another thread than the event loop's
 MAX_OUTSTANDING = 128  # inferences of a stream: no more are read until the client has taken their responses
+
+
+def _refusing(method: str, text: str) -> Any:
+    """Return the method of a call that Triton has, and this server has not."""
+
+    async def refuse(self: GrpcService, request: Any, context: Any) -> Any:
+        def fail() -> Any:
+            raise ServeError(Status.UNIMPLEMENTED, text)
+
+        return await self._describe(method, request, context, fail)
+
+    return refuse
 
 
 class GrpcService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
@@ -120,7 +133,10 @@ class GrpcService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignor
     async def ServerMetadata(self, request: Any, context: Any) -> Any:
         """Return the server's metadata."""
         return await self._describe(
-            "ServerMetadata", request, context, lambda: messages.ServerMetadataResponse(**descriptions.server())
+            "ServerMetadata",
+            request,
+            context,
+            lambda: messages.ServerMetadataResponse(**descriptions.server(self._service.memory.enabled)),
         )
 
     async def ModelMetadata(self, request: Any, context: Any) -> Any:
@@ -185,6 +201,41 @@ class GrpcService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignor
             return messages.RepositoryModelUnloadResponse()
 
         return await self._answer("RepositoryModelUnload", request, context, unload)
+
+    # ---- shared memory
+
+    async def SystemSharedMemoryStatus(self, request: Any, context: Any) -> Any:
+        """Return a region of shared memory, or all."""
+        return await self._describe(
+            "SystemSharedMemoryStatus",
+            request,
+            context,
+            lambda: messages.SystemSharedMemoryStatusResponse(
+                regions={region["name"]: region for region in self._service.memory.status(request.name)}
+            ),
+        )
+
+    async def SystemSharedMemoryRegister(self, request: Any, context: Any) -> Any:
+        """Register a region of shared memory."""
+
+        def register() -> Any:
+            self._service.memory.register(request.name, request.key, request.offset, request.byte_size)
+            return messages.SystemSharedMemoryRegisterResponse()
+
+        return await self._describe("SystemSharedMemoryRegister", request, context, register)
+
+    async def SystemSharedMemoryUnregister(self, request: Any, context: Any) -> Any:
+        """Unregister a region of shared memory, or all."""
+
+        def unregister() -> Any:
+            self._service.memory.unregister(request.name)
+            return messages.SystemSharedMemoryUnregisterResponse()
+
+        return await self._describe("SystemSharedMemoryUnregister", request, context, unregister)
+
+    CudaSharedMemoryStatus = _refusing("CudaSharedMemoryStatus", NO_CUDA)
+    CudaSharedMemoryRegister = _refusing("CudaSharedMemoryRegister", NO_CUDA)
+    CudaSharedMemoryUnregister = _refusing("CudaSharedMemoryUnregister", NO_CUDA)
 
     # ---- calls
 
