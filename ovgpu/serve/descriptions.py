@@ -14,6 +14,7 @@ from ovgpu.version import OWN
 EXTENSIONS = [
     "binary_tensor_data",
     "classification",
+    "logging",
     "model_configuration",
     "model_repository",
     "sequence",

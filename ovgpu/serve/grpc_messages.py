@@ -49,7 +49,7 @@ def parse(message: Any, time_remaining: float | None) -> InferenceRequest:
         raise invalid(
             f"the request has {len(message.inputs)} inputs and {len(message.outputs)} outputs, not 1 to {MAX_TENSORS}"
         )
-    places = [placement(tensor.name, parameters_of(tensor)) for tensor in message.inputs]
+    places = [placement(tensor.name, parameters_of(tensor.parameters)) for tensor in message.inputs]
     raw = message.raw_input_contents
     if raw and len(raw) != places.count(None):
         raise invalid(f"the request has {places.count(None)} inputs, but raw contents of {len(raw)}")
@@ -67,9 +67,9 @@ def parse(message: Any, time_remaining: float | None) -> InferenceRequest:
             else _from_contents(tensor.name, dtype, shape, tensor.contents)
         )
         inputs.append(NamedTensor(tensor.name, dtype, array))
-    outputs = {output.name: parameters_of(output) for output in message.outputs}  # each once
+    outputs = {output.name: parameters_of(output.parameters) for output in message.outputs}  # each once
     requested = tuple([requested_output(name, given) for name, given in outputs.items()])
-    parameters = parameters_of(message)
+    parameters = parameters_of(message.parameters)
     ends = deadline(parameters)
     if time_remaining is not None:
         ends = min(time.monotonic() + time_remaining, ends or float("inf"))
@@ -78,10 +78,10 @@ def parse(message: Any, time_remaining: float | None) -> InferenceRequest:
     )
 
 
-def parameters_of(message: Any) -> dict[str, Any]:
-    """Return the parameters of a message by name."""
+def parameters_of(messages: Any) -> dict[str, Any]:
+    """Return the values in a map of messages for parameters."""
     parameters = {}
-    for name, parameter in message.parameters.items():
+    for name, parameter in messages.items():
         field = parameter.WhichOneof("parameter_choice")
         parameters[name] = getattr(parameter, field) if field else None
     return parameters
@@ -105,21 +105,24 @@ def _from_contents(name: str, dtype: Type, shape: tuple[int, ...], contents: Mes
 def format(response: InferenceResponse) -> Any:
     """Return a response as a ModelInferResponse, with raw contents."""
     message = messages.ModelInferResponse(model_name=response.model, model_version=response.version, id=response.id)
-    _set_parameters(message, response.parameters)
+    set_parameters(message.parameters, response.parameters)
     for tensor in response.outputs:
         output = message.outputs.add(name=tensor.name, datatype=NAMES[tensor.dtype], shape=tensor.array.shape)
         if tensor.placement is not None:
-            _set_parameters(output, placement_parameters(tensor.placement))
+            set_parameters(output.parameters, placement_parameters(tensor.placement))
         raw = to_bytes(tensor.array, tensor.dtype) if tensor.placement is None else b""
         message.raw_output_contents.append(raw)
     return message
 
 
-def _set_parameters(message: Any, parameters: Mapping[str, Any]) -> None:
+def set_parameters(messages: Any, parameters: Mapping[str, Any]) -> None:
+    """Set values in a map of messages for parameters, or for settings."""
     for name, value in parameters.items():
-        parameter = message.parameters[name]
+        parameter = messages[name]
         if isinstance(value, bool):
             parameter.bool_param = value
+        elif isinstance(value, int) and hasattr(parameter, "uint32_param"):
+            parameter.uint32_param = value
         elif isinstance(value, int) and value >= 2**63:
             parameter.uint64_param = value
         elif isinstance(value, int):

@@ -8,11 +8,11 @@ from typing import Any
 
 from tritonclient.grpc import service_pb2_grpc
 
-from ovgpu.serve import descriptions
+from ovgpu.serve import descriptions, log_settings
 from ovgpu.serve.calls import Call, recorded
 from ovgpu.serve.errors import ServeError, Status
 from ovgpu.serve.grpc_guard import metadata
-from ovgpu.serve.grpc_messages import format, messages, parameters_of, parse
+from ovgpu.serve.grpc_messages import format, messages, parameters_of, parse, set_parameters
 from ovgpu.serve.held_bytes import HeldAnswers, HeldBytes
 from ovgpu.serve.load_options import load_options
 from ovgpu.serve.service import Service
@@ -186,7 +186,7 @@ class GrpcService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignor
 
         async def load(call: Call) -> Any:
             call.model = request.model_name
-            options = await asyncio.to_thread(load_options, parameters_of(request))
+            options = await asyncio.to_thread(load_options, parameters_of(request.parameters))
             await self._service.models.load(request.model_name, options)
             return messages.RepositoryModelLoadResponse()
 
@@ -236,6 +236,21 @@ class GrpcService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignor
     CudaSharedMemoryStatus = _refusing("CudaSharedMemoryStatus", NO_CUDA)
     CudaSharedMemoryRegister = _refusing("CudaSharedMemoryRegister", NO_CUDA)
     CudaSharedMemoryUnregister = _refusing("CudaSharedMemoryUnregister", NO_CUDA)
+
+    # ---- settings
+
+    async def LogSettings(self, request: Any, context: Any) -> Any:
+        """Change settings of the log, and return all."""
+
+        def change() -> Any:
+            log_settings.settings.update(parameters_of(request.settings))
+            response = messages.LogSettingsResponse()
+            set_parameters(response.settings, log_settings.settings.values())
+            return response
+
+        return await self._describe("LogSettings", request, context, change)
+
+    TraceSetting = _refusing("TraceSetting", log_settings.NO_TRACE)
 
     # ---- calls
 

@@ -1,4 +1,4 @@
-"""Triton's extensions over REST that are beside inferences and models: shared memory."""
+"""Triton's extensions over REST that are beside inferences and models: shared memory, log and trace settings."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from starlette.routing import Route
 
 from ovgpu.serve.calls import Call
 from ovgpu.serve.errors import ServeError, Status
+from ovgpu.serve.log_settings import NO_TRACE, settings
 from ovgpu.serve.shared_memory import NO_CUDA, SharedMemory
 
 Handler = Callable[[Request, Call], Awaitable[Response]]
@@ -21,7 +22,7 @@ ReadJson = Callable[[Request], Awaitable[dict[str, Any]]]
 
 def extension_routes(route: MakeRoute, read_json: ReadJson, memory: SharedMemory) -> list[Route]:
     """Return the routes of the extensions."""
-    return [*_system_memory(route, read_json, memory), *_cuda_memory(route)]
+    return [*_system_memory(route, read_json, memory), *_cuda_memory(route), *_log(route, read_json), *_trace(route)]
 
 
 def _system_memory(route: MakeRoute, read_json: ReadJson, memory: SharedMemory) -> list[Route]:
@@ -60,6 +61,23 @@ def _cuda_memory(route: MakeRoute) -> list[Route]:
         *[route("GET", f"{path}/status", "CudaSharedMemoryStatus", refuse) for path in (all_regions, one)],
         *[route("POST", f"{path}/unregister", "CudaSharedMemoryUnregister", refuse) for path in (all_regions, one)],
     ]
+
+
+def _log(route: MakeRoute, read_json: ReadJson) -> list[Route]:
+    async def show(request: Request, call: Call) -> Response:
+        return JSONResponse(settings.values())
+
+    async def change(request: Request, call: Call) -> Response:
+        settings.update(await read_json(request))
+        return JSONResponse(settings.values())
+
+    return [route("GET", "/v2/logging", "LogSettings", show), route("POST", "/v2/logging", "LogSettings", change)]
+
+
+def _trace(route: MakeRoute) -> list[Route]:
+    refuse = _refusing(NO_TRACE)
+    paths = ("/v2/trace/setting", "/v2/models/{model}/trace/setting")
+    return [route(verb, path, "TraceSetting", refuse) for path in paths for verb in ("GET", "POST")]
 
 
 def _refusing(text: str) -> Handler:

@@ -123,6 +123,9 @@ class Service:
         for i, (_, output) in enumerate(wanted):
             if output.placement is not None:
                 named[i] = await self.memory.write(named[i], output.placement)
+        if log.isEnabledFor(logging.DEBUG):
+            shapes = [{tensor.name: tensor.array.shape for tensor in tensors} for tensors in (request.inputs, named)]
+            log.debug("inference of model '%s', version %s: %s to %s", request.model, version.number, *shapes)
         if controlled and step is not None:
             named.append(NamedTensor(CONTROL_ID, Type.u64, np.array([step.id], np.uint64)))
         return InferenceResponse(request.model, version.number, request.id, named, parameters)
