@@ -58,7 +58,7 @@ def require(nbytes: int) -> None:
     """
     free = free_bytes() if nbytes >= LARGE_BYTES else None
     if free is not None:
-        free -= max(0, sum(list(_sizes.values())) - _resident_bytes())
+        free -= max(0, sum(list(_sizes.values())) - resident_bytes())
         if nbytes > free:
             raise MemoryError(f"out of memory: {nbytes:,} bytes were asked for, the host has {max(0, free):,}")
 
@@ -115,7 +115,8 @@ def _table(file: Path) -> dict[str, int]:
     return {row[0]: int(row[1]) for row in rows if len(row) > 1}
 
 
-def _resident_bytes() -> int:
+def resident_bytes() -> int:
+    """Return the bytes of this process that are in memory, or 0 if the system does not tell."""
     with suppress(OSError):
         return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
     return 0

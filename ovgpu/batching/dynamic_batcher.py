@@ -102,6 +102,11 @@ class DynamicBatcher(Unpicklable):
         """The batch axis of each output."""
         return self._batches.batched.outputs
 
+    @property
+    def waiting(self) -> int:
+        """The number of inferences that wait for a batch."""
+        return self._batches.gatherer.waiting
+
     def __repr__(self) -> str:
         sizes = ", ".join(map(str, self.batch_sizes))
         return f"<DynamicBatcher: batches of {sizes} rows, batch axes {self.batch_axes}>"

@@ -152,6 +152,12 @@ class Gatherer:
         self._together = 0  # contexts of `together`, one within the other
         self.closed = False
 
+    @property
+    def waiting(self) -> int:
+        """The number of works that wait."""
+        with self.lock:
+            return sum(map(len, self._groups.values()))
+
     def put(self, work: Work) -> None:
         """Add work. Raise Error if the queue is closed."""
         with self.lock:

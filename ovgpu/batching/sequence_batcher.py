@@ -126,6 +126,11 @@ class SequenceBatcher(Unpicklable):
         return sum(len(slots.opened) for slots in self._slots)
 
     @property
+    def waiting(self) -> int:
+        """The number of steps that wait for a batch."""
+        return sum(slots.waiting for slots in self._slots)
+
+    @property
     def batch_size(self) -> int:
         """The number of slots of all devices."""
         return sum(slots.request.rows for slots in self._slots)
@@ -263,6 +268,11 @@ class _Slots:
         return (CacheRequest if self._grows else BatchRequest)(self._compilation.current, self._batched)
 
     # ---- sequences
+
+    @property
+    def waiting(self) -> int:
+        with self.gatherer.lock:
+            return self.gatherer.waiting + sum(max(len(entry.steps) - 1, 0) for entry in self.opened.values())
 
     def open(self) -> _Entry:
         with self.gatherer.changed:

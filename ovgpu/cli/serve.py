@@ -32,7 +32,9 @@ def add_to(commands: Any) -> None:
     network.add_argument("--host", default="127.0.0.1", help="address to listen on (default: loopback)")
     network.add_argument("--port", type=int, default=8000, help="port of REST (8000); 0 means any free one")
     network.add_argument("--grpc-port", type=int, default=8001, help="port of gRPC (8001); -1 for none")
-    network.add_argument("--token-file", type=Path, metavar="FILE", help="file with the token that clients must send")
+    network.add_argument(
+        "--token-file", type=Path, metavar="FILE", help="file with the tokens of which clients must send one"
+    )
     network.add_argument("--tls-cert", type=Path, metavar="FILE", help="certificate chain, PEM")
     network.add_argument("--tls-key", type=Path, metavar="FILE", help="private key, PEM")
     network.add_argument(
@@ -127,6 +129,13 @@ def add_to(commands: Any) -> None:
         metavar="S",
         help="time for inferences to end when the server stops (30)",
     )
+    limits.add_argument(
+        "--drain-seconds",
+        type=float,
+        default=0.0,
+        metavar="S",
+        help="time for which the server is not ready, but goes on, before it stops: for load balancers (0)",
+    )
     limits.add_argument("--no-access-log", action="store_true", help="do not print a line of JSON for each call")
     parser.set_defaults(run=run)
 
@@ -178,12 +187,15 @@ def run(args: argparse.Namespace) -> None:
             state_dir=args.state_dir,
             discard_states=args.discard_states,
             grace_seconds=args.grace_seconds,
+            drain_seconds=args.drain_seconds,
             keep_going=args.keep_going,
             allowed_hosts=tuple(args.allowed_host),
             shared_memory=args.shared_memory,
         )
     )
     gc.set_threshold(10_000, 10, 10)  # requests make many objects, and no cycles
+    gc.collect()
+    gc.freeze()  # modules live as long as the server: collections, which stop all threads, need not look at them
     tasks.leave_core()
     with logging_to_queues(not args.no_access_log):
         asyncio.run(server.run())

@@ -13,6 +13,7 @@ from ovgpu.ops.base.op import Array, Arrays, Op, internal_op, op
 from ovgpu.ops.base.recorder import KernelRecorder
 from ovgpu.ops.base.storage import ROUNDED_VIA_F16, decode, encode, is_float, is_plain
 from ovgpu.ops.base.strided import THREADS, Axes, bits, blocks, strides_of
+from ovgpu.ops.base.tasks import shares, side_by_side, workers
 from ovgpu.ops.base.view import View
 from ovgpu.ops.base.xp import NUMPY, Adapter, Namespace
 from ovgpu.spec import Spec
@@ -130,14 +131,22 @@ class ConvertDown(Convert):
         return (xp.asarray(self.fn(xp, x)),)
 
     def _by_blocks(self, x: Array) -> Array:
-        """Convert weights, which are seldom out of range, in blocks that stay in cache."""
-        largest, result = LARGEST[self.destination_type], np.empty(x.shape, self.destination_type.storage)
+        """Convert weights by several threads, in blocks that stay in cache."""
+        result = np.empty(x.shape, self.destination_type.storage)
         source, target = x.reshape(-1), result.reshape(-1)
+        threads = workers()
+        for thread, part in zip(threads, shares(source.size, len(threads))):
+            thread(self._convert_part, source[part], target[part])
+        side_by_side(threads)
+        return result
+
+    def _convert_part(self, source: Array, target: Array) -> None:
+        """Convert weights, which are seldom out of range."""
+        largest = LARGEST[self.destination_type]
         for begin in range(0, source.size, BLOCK):
             block = source[begin : begin + BLOCK]
             is_in_range = -largest <= block.min() and block.max() <= largest  # False for NaN
             target[begin : begin + BLOCK] = block if is_in_range else self.fn(np, block)
-        return result
 
 
 def largest_finite(x: Array) -> float:

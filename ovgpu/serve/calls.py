@@ -5,14 +5,19 @@ from __future__ import annotations
 import json
 import logging
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
 from ovgpu.serve.errors import ServeError, Status, public
+from ovgpu.serve.tokens import caller
 
 MAX_FIELD = 500  # characters of a field in the access log: clients make up names and ids
+
+answered = Counter[tuple[str, str, str]]()
+"""Calls that were answered, by interface, method and status."""
 
 log = logging.getLogger(__name__)
 access = logging.getLogger("ovgpu.serve.access")
@@ -61,6 +66,7 @@ def recorded(interface: str, method: str, peer: str, headers: Mapping[str, str])
         try:
             yield call
         finally:
+            answered[interface, method, call.status.name] += 1
             if access.isEnabledFor(logging.INFO):
                 access.info(_line(call, time.perf_counter() - started))
 
@@ -75,6 +81,7 @@ def _line(call: Call, seconds: float) -> str:
         "version": call.version,
         "id": call.id,
         "sequence": call.sequence,
+        "token": "" if (token := caller.get()) is None else token.id,
         "status": call.status.name,
         "ms": round(1e3 * seconds, 3),
         "error": call.error,

@@ -113,7 +113,7 @@ class Engine(ABC):
     max_batch_size = 1
     max_sequences = 0
     max_wait_ms = 0.0
-    parallel = 1  # batches that run side by side
+    parallel = 1  # batches that can run at a time, on all devices
     optional_inputs = frozenset[int]()
     batch_axes: tuple[int | None, ...] | None = None
     """The batch axis of each input, None for one that all rows share; None without batches."""
@@ -141,6 +141,16 @@ class Engine(ABC):
     def slots(self) -> tuple[int, int]:
         """The number of open sequences, and the number of slots of the batch."""
         return 0, 0
+
+    @property
+    @abstractmethod
+    def waiting(self) -> int:
+        """The number of inferences or steps that were submitted, and do not run yet."""
+
+    @property
+    def capacity(self) -> int:
+        """The number of inferences or steps, of one row each, that can run at a time."""
+        return self.parallel * self.max_batch_size
 
     @abstractmethod
     def memory(self) -> dict[str, int]:
@@ -202,6 +212,10 @@ class DynamicEngine(Engine):
     def batch_axis(self, input_index: int) -> int | None:
         return self._batcher.batch_axes[input_index]
 
+    @property
+    def waiting(self) -> int:
+        return self._batcher.waiting
+
     def memory(self) -> dict[str, int]:
         return _memory(self._batcher.compiled_model)
 
@@ -234,6 +248,7 @@ class SequenceEngine(Engine):
         self.outputs = ports(compiled.outputs, self.output_batch_axes)
         self.max_batch_size = self.max_sequences = options.max_sequences
         self.max_wait_ms = options.max_wait_ms
+        self.parallel = min(len(compiled.get_property("EXECUTION_DEVICES")), options.max_sequences)
         self.optional_inputs = self._batcher.optional_inputs
         self.description = f"up to {options.max_sequences} sequences in a batch on {_devices(compiled)}"
 
@@ -246,6 +261,14 @@ class SequenceEngine(Engine):
     @property
     def slots(self) -> tuple[int, int]:
         return len(self._batcher), self._batcher.batch_size
+
+    @property
+    def waiting(self) -> int:
+        return self._batcher.waiting
+
+    @property
+    def capacity(self) -> int:
+        return self.max_sequences
 
     def memory(self) -> dict[str, int]:
         return _memory(self._batcher.compiled_model)
@@ -297,24 +320,25 @@ class RequestEngine(Engine):
 
     def __init__(self, compiled: Any, options: EngineOptions, observer: Observer, beams: int | None = None) -> None:
         self._compiled, self._observer = compiled, observer
-        self.max_sequences = options.max_sequences
-        self._requests = options.requests * len(compiled.get_property("EXECUTION_DEVICES"))
+        self.parallel = options.requests * len(compiled.get_property("EXECUTION_DEVICES"))
         self.inputs, self.outputs = ports(compiled.inputs), ports(compiled.outputs)
         self._defaults = {} if beams is None else {beams: np.zeros(1, self.inputs[beams].dtype.storage)}
         self.optional_inputs = frozenset(self._defaults)
         self._idle = SimpleQueue[Any]()
         request = compiled.create_infer_request()
         self.stateful = bool(request.query_state())
+        self.max_sequences = options.max_sequences if self.stateful else 0
         if not self.stateful:
             self._idle.put(request)
-            for _ in range(self._requests - 1):
+            for _ in range(self.parallel - 1):
                 self._idle.put(compiled.create_infer_request())
-        self._pool = ThreadPoolExecutor(self._requests, "ovgpu-requests")
+        self._pool = ThreadPoolExecutor(self.parallel, "ovgpu-requests")
+        self._submitted = set[Future[Any]]()  # that have not ended
         self._open = 0
         self.description = (
             f"a request for each of up to {options.max_sequences} sequences"
             if self.stateful
-            else f"requests: {self._requests}"
+            else f"requests: {self.parallel}"
         ) + f" on {_devices(compiled)}"
 
     def submit(self, inputs: Inputs) -> Future[Any]:
@@ -324,7 +348,9 @@ class RequestEngine(Engine):
         """Submit the call ``infer(inputs, time of submission)``. If it is cancelled, the inputs are freed at once."""
         kept, submitted = [inputs], time.perf_counter()
         future = self._pool.submit(lambda: infer(kept[0], submitted))
+        self._submitted.add(future)
         future.add_done_callback(lambda _: kept.clear())
+        future.add_done_callback(self._submitted.discard)
         return future
 
     def _infer_idle(self, inputs: Inputs, submitted: float) -> Any:
@@ -356,6 +382,10 @@ class RequestEngine(Engine):
     def slots(self) -> tuple[int, int]:
         return self._open, self._open
 
+    @property
+    def waiting(self) -> int:
+        return sum(not future.running() and not future.done() for future in list(self._submitted))
+
     def memory(self) -> dict[str, int]:
         return _memory(self._compiled)
 
@@ -367,7 +397,7 @@ class RequestEngine(Engine):
             finally:
                 sequence.close()
         else:
-            for step in [self.submit(self.zeros()) for _ in range(self._requests)]:
+            for step in [self.submit(self.zeros()) for _ in range(self.parallel)]:
                 step.result()
 
     def close(self) -> None:

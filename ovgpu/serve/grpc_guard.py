@@ -12,8 +12,8 @@ import logging
 import os
 import socket
 import stat
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from ipaddress import IPv6Address, ip_address
 from typing import Any
 from urllib.parse import unquote
@@ -21,10 +21,12 @@ from urllib.parse import unquote
 import grpc
 from google.protobuf.message import DecodeError
 
-from ovgpu.serve.access import Token
+from ovgpu.serve.calls import recorded
 from ovgpu.serve.errors import ServeError, Status, invalid
 from ovgpu.serve.held_bytes import HeldBytes
+from ovgpu.serve.tokens import Tokens
 
+INTERFACE = "gRPC"
 LIVE = ("ServerLive", "ServerReady")  # methods that need no token; their messages, which are empty, are not read
 HEALTH = "/grpc.health.v1.Health/"  # service that needs no token
 HEALTH_SECONDS = 1.0  # within which a message of this service must arrive
@@ -47,9 +49,9 @@ class GuardInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     """
 
     def __init__(
-        self, token: Token | None, held: HeldBytes, message_bytes: int, max_calls: int, idle_seconds: float
+        self, tokens: Tokens | None, held: HeldBytes, message_bytes: int, max_calls: int, idle_seconds: float
     ) -> None:
-        self._token, self._held, self._message_bytes = token, held, message_bytes
+        self._tokens, self._held, self._message_bytes = tokens, held, message_bytes
         self._max_calls, self._idle_seconds = max_calls, idle_seconds
         self._calls = self._health_calls = 0
         self._health_messages = asyncio.Semaphore(MAX_HEALTH_MESSAGES)
@@ -59,19 +61,20 @@ class GuardInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         handler = await continuation(details)
         if handler is None:
             return None
-        live = details.method.rpartition("/")[2] in LIVE
+        method = details.method.rpartition("/")[2]
         health = details.method.startswith(HEALTH)
 
         async def received(context: Any) -> Any:
-            if health:
-                self._admit_health()
-                return _decoded(handler, await self._received_health(context))
-            self._admit(context)
-            return _decoded(handler, await self._received(context))
+            with _refusals_recorded(method, context):
+                if health:
+                    self._admit_health()
+                    return _decoded(handler, await self._received_health(context))
+                self._admit(method, context)
+                return _decoded(handler, await self._received(context))
 
         async def answer(requests: Any, context: Any) -> Any:
             try:
-                request = None if live else await received(context)
+                request = None if method in LIVE else await received(context)
                 data: bytes = handler.response_serializer(await handler.unary_unary(request, context))
                 self._count_until_sent(context, COPIES * len(data))
                 return data
@@ -99,7 +102,8 @@ class GuardInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
             try:
                 if handler.stream_stream:
-                    self._admit(context)
+                    with _refusals_recorded(method, context):
+                        self._admit(method, context)
                     responses = handler.stream_stream(decoded(), context)
                 else:
                     responses = handler.unary_stream(await received(context), context)
@@ -118,10 +122,10 @@ class GuardInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             return grpc.stream_stream_rpc_method_handler(stream)
         return grpc.stream_unary_rpc_method_handler(answer)
 
-    def _admit(self, context: Any) -> None:
-        """Count a call until it ends. Raise ServeError if it has no valid token, or if too many are open."""
-        if self._token is not None and not self._token.allows(metadata(context).get("authorization", "")):
-            raise ServeError(Status.UNAUTHENTICATED, "the call has no valid token")
+    def _admit(self, method: str, context: Any) -> None:
+        """Count a call until it ends. Raise ServeError if no token allows it, or if too many are open."""
+        if self._tokens is not None:
+            self._tokens.authorise(metadata(context).get("authorization", ""), method)
         if self._calls >= self._max_calls:
             raise ServeError(Status.UNAVAILABLE, f"{self._calls} calls are open already", 1)
         self._calls += 1
@@ -187,6 +191,17 @@ class GuardInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             self._held.release(size)
 
         _when_done(sent)
+
+
+@contextmanager
+def _refusals_recorded(method: str, context: Any) -> Iterator[None]:
+    """Record a call that ends with an error in this block: its handler does not learn of it."""
+    try:
+        yield
+    except ServeError as error:
+        with recorded(INTERFACE, method, context.peer(), metadata(context)) as call:
+            call.fail(error)
+        raise
 
 
 def _when_done(callback: Callable[[asyncio.Task[Any]], None]) -> None:

@@ -11,14 +11,13 @@ from tritonclient.grpc import service_pb2_grpc
 from ovgpu.serve import descriptions, log_settings
 from ovgpu.serve.calls import Call, recorded
 from ovgpu.serve.errors import ServeError, Status
-from ovgpu.serve.grpc_guard import metadata
+from ovgpu.serve.grpc_guard import INTERFACE, metadata
 from ovgpu.serve.grpc_messages import format, messages, parameters_of, parse, set_parameters
 from ovgpu.serve.held_bytes import HeldAnswers, HeldBytes
 from ovgpu.serve.load_options import load_options
 from ovgpu.serve.service import Service
 from ovgpu.serve.shared_memory import NO_CUDA
 
-INTERFACE = "gRPC"
 LARGE = 1 << 18  # bytes: longer messages are converted on another thread than the event loop's
 MAX_OUTSTANDING = 128  # inferences of a stream: no more are read until the client has taken their responses
 

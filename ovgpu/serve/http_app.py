@@ -15,7 +15,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from ovgpu.serve import descriptions, predict, rest
-from ovgpu.serve.access import AllowedHosts, Token
+from ovgpu.serve.access import AllowedHosts
 from ovgpu.serve.calls import Call, recorded
 from ovgpu.serve.errors import ServeError, Status
 from ovgpu.serve.held_bytes import HeldBytes
@@ -26,11 +26,14 @@ from ovgpu.serve.models import Version
 from ovgpu.serve.protocol import InferenceRequest, InferenceResponse
 from ovgpu.serve.service import Service
 from ovgpu.serve.status_page import status_page
+from ovgpu.serve.tokens import Tokens
 
 INTERFACE = "REST"
 JSON_LENGTH = "inference-header-content-length"
 LARGE = 1 << 18  # bytes: more than these are converted on another thread than the event loop's
 JSON_FACTOR = 20  # bytes that the parser and Python's objects take per byte of JSON, at most
+BYTES_PER_VALUE = 8
+"""Bytes of the limit of JSON per value that it may have. No other thread runs while a million is parsed for 40 ms."""
 BODY_SECONDS = 60.0  # within which a body must arrive
 PIECE = 1 << 20  # bytes that are decompressed at a time
 WBITS = 47  # of zlib: gzip or zlib, whichever the data are
@@ -54,12 +57,12 @@ class HttpApp:
     """ASGI application.
 
     ``body_bytes`` limits the body of one request, ``json_bytes`` the JSON in it, and ``held`` the bodies of all
-    requests together. JSON has a limit of its own, since parsing it holds up all other requests. ``access`` is the
-    token that requests must have, or the hosts by which they may call without one.
+    requests together. JSON has a limit of its own, since parsing it holds up all other requests. ``access`` has
+    the tokens of which requests must have one, or the hosts by which they may call without one.
     """
 
     def __init__(
-        self, service: Service, access: Token | AllowedHosts, body_bytes: int, json_bytes: int, held: HeldBytes
+        self, service: Service, access: Tokens | AllowedHosts, body_bytes: int, json_bytes: int, held: HeldBytes
     ) -> None:
         self._service, self._models, self._access = service, service.models, access
         self._body_bytes, self._json_bytes, self._held = body_bytes, min(json_bytes, body_bytes), held
@@ -97,7 +100,7 @@ class HttpApp:
                     )
                 ],
                 self._route("GET", "/v1/config", "RepositoryIndex", self._predict_config),
-                self._route("POST", "/v1/config/reload", "RepositoryIndex", self._predict_reload),
+                self._route("POST", "/v1/config/reload", "RepositoryReload", self._predict_reload),
                 self._route("POST", "/v2/repository/index", "RepositoryIndex", self._index),
                 self._route("POST", "/v2/repository/models/{model}/load", "RepositoryModelLoad", self._load),
                 self._route("POST", "/v2/repository/models/{model}/unload", "RepositoryModelUnload", self._unload),
@@ -108,7 +111,10 @@ class HttpApp:
 
     def _route(self, verb: str, path: str, method: str, handler: Handler, guarded: bool = True) -> Route:
         async def endpoint(request: Request) -> Response:
-            return await self._answer(request, method, handler, guarded)
+            response = await self._answer(request, method, handler, guarded)
+            if self._service.draining:
+                response.headers["connection"] = "close"  # the next request may be another server's
+            return response
 
         return Route(path, endpoint, methods=[verb])
 
@@ -119,7 +125,7 @@ class HttpApp:
             call.model = request.path_params.get("model", "")
             try:
                 if guarded:
-                    self._check_access(request)
+                    self._check_access(request, method)
                 return await handler(request, call)
             except ClientDisconnect:
                 call.status = Status.CANCELLED
@@ -132,13 +138,13 @@ class HttpApp:
         code = getattr(failure, "code", failure.status.value)
         return JSONResponse({"error": str(failure)}, code, headers)
 
-    def _check_access(self, request: Request) -> None:
-        """Raise ServeError if a request has no valid token, or may be one of a page of another site."""
+    def _check_access(self, request: Request, method: str) -> None:
+        """Raise ServeError if a request has no token that allows it, or may be one of a page of another site."""
         headers = request.headers
         if isinstance(self._access, AllowedHosts):
             self._access.check(", ".join(headers.getlist("host")), headers.get("origin"))
-        elif not self._access.allows(headers.get("authorization", "")):
-            raise ServeError(Status.UNAUTHENTICATED, "the request has no valid token")
+        else:
+            self._access.authorise(headers.get("authorization", ""), method)
 
     # ---- inference
 
@@ -149,6 +155,7 @@ class HttpApp:
             size = len(body.data)
             if json_length is not None and self._json_bytes < json_length <= size:
                 raise _too_large("JSON", self._json_bytes)
+            self._check_values(body.data, json_length)
             with self._held.holding(JSON_FACTOR * (size if json_length is None else min(json_length, size))):
                 inference, wanted = await _call(
                     len(body.data), rest.parse, body.data, json_length, *self._names(request)
@@ -184,9 +191,16 @@ class HttpApp:
         finally:
             self._held.release(body.reserved)
 
+    def _check_values(self, data: bytearray, json_length: int | None = None) -> None:
+        """Raise ServeError if the JSON at the begin of a body has so many values that others would wait long for it."""
+        most = self._json_bytes // BYTES_PER_VALUE
+        if data.count(b",", 0, len(data) if json_length is None else json_length) >= most:
+            raise _too_large("JSON", most, "values")
+
     async def _predict(self, request: Request, call: Call) -> Response:
         with self._body() as body:
             await body.read(request)
+            self._check_values(body.data)
             engine = self._version(request).engine
             with self._held.holding(JSON_FACTOR * len(body.data)):
                 document = await _call(len(body.data), rest.load, body.data)
@@ -353,9 +367,9 @@ class _Decoder:
         return self._stream.eof
 
 
-def _too_large(what: str, limit: int) -> ServeError:
+def _too_large(what: str, limit: int, unit: str = "bytes") -> ServeError:
     hint = ": send tensors as binary data" if what == "JSON" else ""
-    return TooLargeError(Status.RESOURCE_EXHAUSTED, f"the {what} has more than {limit} bytes{hint}")
+    return TooLargeError(Status.RESOURCE_EXHAUSTED, f"the {what} has more than {limit} {unit}{hint}")
 
 
 def _unknown_route(request: Request, error: Exception) -> Response:

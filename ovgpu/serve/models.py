@@ -9,6 +9,8 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from ovgpu._util import gc_pause
+from ovgpu._util.short_turns import short_turns
 from ovgpu.errors import Error
 from ovgpu.serve.engines import Engine
 from ovgpu.serve.errors import ServeError, Status, public
@@ -246,15 +248,20 @@ class Models:
         return version
 
     def _opened(self, files: ModelFiles, statistics: Statistics, options: LoadOptions) -> Engine:
-        """Return the engine of a version, after its warm-up, which does not count in the statistics."""
+        """Return the engine of a version, after its warm-up, which does not count in the statistics.
+
+        Meanwhile other models answer: their threads need not wait for long turns of this one, nor for the garbage
+        collector, which stops all threads and would run again and again.
+        """
         warming = True
-        engine = self._open_engine(
-            files.path, lambda run: None if warming else statistics.add_batch(run), **options.engine
-        )
-        try:
-            engine.warm_up()
-        except Error as error:  # zeros may be no valid inputs
-            log.info("model '%s' runs for the first time when a client asks for it: %s", files.name, error)
+        with short_turns(), gc_pause.paused():
+            engine = self._open_engine(
+                files.path, lambda run: None if warming else statistics.add_batch(run), **options.engine
+            )
+            try:
+                engine.warm_up()
+            except Error as error:  # zeros may be no valid inputs
+                log.info("model '%s' runs for the first time when a client asks for it: %s", files.name, error)
         warming = False
         return engine
 

@@ -24,6 +24,8 @@ from ovgpu.serve.tensors import NAMES, check_shape, dump, dump_tensor, element_t
 
 MAX_TENSORS = 1024
 MAX_TIMEOUT = 10**15  # us: longer timeouts are cut to this one, which never ends
+MAX_OTHER_VALUES = 1 << 17
+"""Values of JSON that only Python's module reads, while no other thread runs: some 25 ms."""
 
 
 @dataclass(frozen=True)
@@ -108,8 +110,10 @@ def _parsed(text: bytearray) -> Any:
     """Return the value in a text. Raise ValueError or RecursionError if it has none."""
     try:
         return orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return json.loads(text)  # takes three times as long, but knows NaN, infinities and halves of surrogate pairs
+    except orjson.JSONDecodeError as error:
+        if text.count(b",") >= MAX_OTHER_VALUES:
+            raise ValueError(f"{error}; NaN and infinities are known up to {MAX_OTHER_VALUES} values") from None
+        return json.loads(text)  # takes four times as long, but knows NaN, infinities and halves of surrogate pairs
 
 
 def _objects(document: dict[str, Any], key: str) -> list[dict[str, Any]]:

@@ -19,6 +19,7 @@ from ovgpu.serve.errors import ServeError, Status
 from ovgpu.serve.inference import outputs_of
 from ovgpu.serve.models import Version
 from ovgpu.serve.protocol import SequenceId, SequenceStep
+from ovgpu.serve.tokens import Token, caller
 
 log = logging.getLogger(__name__)
 
@@ -48,11 +49,17 @@ class ClientSequence:
         self.steps = 0  # steps that have run
         self.last: LastStep | None = None  # the last step, if it had a number
         self.running: Future[Any] | None = None  # the step that was submitted last
+        self.token: Token | None = None  # of the client that began it
 
     def begin(self, version: Version) -> None:
-        """Begin anew, on a version. Raise BatchFullError if too many sequences are open."""
+        """Begin anew, on a version. Raise BatchFullError or ServeError if too many sequences are open."""
+        token = caller.get()
+        if token is not None:
+            token.check_sequences(1 if token is self.token and self.handle is not None else 0)
         self.end()
-        self.handle, self.version = version.engine.open(), version
+        self.handle, self.version, self.token = version.engine.open(), version, token
+        if token is not None:
+            token.sequences += 1
         self.steps, self.last = 0, None
         version.add_sequence()
 
@@ -93,6 +100,8 @@ class ClientSequence:
         if self.handle is not None:
             self.handle.close()
             self.handle = None
+            if self.token is not None:
+                self.token.sequences -= 1
             self.version.remove_sequence()
 
 

@@ -22,7 +22,7 @@ from tritonclient.grpc import service_pb2_grpc
 
 from ovgpu.errors import Error
 from ovgpu.runtime.printing import counted
-from ovgpu.serve.access import AllowedHosts, Token, check_certificate, check_exposure, resolve
+from ovgpu.serve.access import AllowedHosts, check_exposure, resolve
 from ovgpu.serve.engines import EngineOptions, open_engine
 from ovgpu.serve.grpc_guard import GuardInterceptor
 from ovgpu.serve.grpc_health import HealthService
@@ -36,12 +36,15 @@ from ovgpu.serve.sequences import OpenSequences
 from ovgpu.serve.service import Service
 from ovgpu.serve.shared_memory import SharedMemory
 from ovgpu.serve.states import StateFolder
+from ovgpu.serve.tls import certificate
+from ovgpu.serve.tokens import Tokens
 
 log = logging.getLogger(__name__)
 
 MIB = 1 << 20
 MAX_MESSAGE = 2**31 - 1  # bytes: the largest limit that gRPC takes, an int of 32 bits
 KEEP_ALIVE_SECONDS = 75  # after which an idle connection of HTTP is closed
+MAX_SECONDS = 86_400  # of the time for which a server stops
 BACKLOG = 4096  # connections that wait to be accepted
 
 
@@ -69,6 +72,7 @@ class ServerOptions:
     state_dir: Path | None = None
     discard_states: bool = False
     grace_seconds: float = 30.0
+    drain_seconds: float = 0.0
     keep_going: bool = False
     allowed_hosts: tuple[str, ...] = ()
     shared_memory: bool = False
@@ -82,11 +86,11 @@ class Server:
 
     def __init__(self, options: ServerOptions, opener: OpenEngine | None = None) -> None:
         self._options = options
-        self._token = Token(options.token_file) if options.token_file else None
+        self._tokens = Tokens(options.token_file) if options.token_file else None
         self._address = resolve(options.host)
-        check_exposure(self._address, self._token, options.insecure)
+        check_exposure(self._address, self._tokens is not None, options.insecure)
         self._hosts = AllowedHosts(self._address, options.allowed_hosts, options.host)
-        check_certificate(options.tls_cert, options.tls_key)
+        self._certificate = certificate(options.tls_cert, options.tls_key)
         _check_numbers(options)
         self._repository = Repository(options.path, options.name)
         self._opener = opener or partial(_open_engine, options.engine)
@@ -94,6 +98,8 @@ class Server:
         self.port = self.grpc_port = 0  # until `run` has opened them
         self.service: Service | None = None  # while `run` does
         self._stop: asyncio.Event | None = None
+        self._drained = asyncio.Event()
+        self._changed = asyncio.Event()  # set to read files again
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def stop(self) -> None:
@@ -102,12 +108,21 @@ class Server:
             with suppress(RuntimeError):  # the loop has ended
                 self._loop.call_soon_threadsafe(self._stop.set)
 
-    async def run(self, ready: asyncio.Event | None = None) -> None:
-        """Serve until `stop`, SIGTERM or SIGINT. Then refuse new inferences, and wait for running ones to end.
+    def reload(self) -> None:
+        """Read the tokens, the certificate and the repository again, as on SIGHUP, from any thread.
 
-        ``ready`` is set when the models are loaded. A second signal ends running inferences as well. Raises: Error if a
-        port cannot be opened, if no model can be loaded and the option ``keep_going`` is not set, or if sequences could
-        not be saved.
+        If that fails, the log has the reason, and the old ones stay.
+        """
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self._changed.set)
+
+    async def run(self, ready: asyncio.Event | None = None) -> None:
+        """Serve until `stop`, SIGTERM or SIGINT. Then drain, refuse new inferences, and wait for running ones to end.
+
+        ``ready`` is set when the models are loaded. A second signal ends draining, and the next one running inferences
+        as well. Raises: Error if a port cannot be opened, if no model can be loaded and the option ``keep_going`` is
+        not set, or if sequences could not be saved.
         """
         options = self._options
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
@@ -143,11 +158,16 @@ class Server:
             await asyncio.wait((starting, stopping, serving), return_when=asyncio.FIRST_COMPLETED)
             if starting.done():
                 starting.result()
-                watching = [asyncio.create_task(self._end_idle(service)), asyncio.create_task(self._poll(models))]
+                watching = [
+                    asyncio.create_task(work)
+                    for work in (self._end_idle(service), self._poll(models), self._reload_when_changed(models))
+                ]
                 if ready is not None:
                     ready.set()
                 log.info("ready: %s", ", ".join(models.current) or "no models")
                 await asyncio.wait((stopping, serving), return_when=asyncio.FIRST_COMPLETED)
+                if stopping.done():
+                    await self._drain(service)
         finally:
             log.info("stopping")
             for task in watching:
@@ -165,16 +185,28 @@ class Server:
 
     def _handle_signals(self) -> None:
         assert self._loop is not None and self._stop is not None
-        for signal_number in (signal.SIGTERM, signal.SIGINT):
-            with suppress(ValueError, RuntimeError):  # raised if the loop is not on the main thread
+        with suppress(ValueError, RuntimeError):  # raised if the loop is not on the main thread
+            for signal_number in (signal.SIGTERM, signal.SIGINT):
                 self._loop.add_signal_handler(signal_number, self._signalled)
+            self._loop.add_signal_handler(signal.SIGHUP, self._changed.set)
 
     def _signalled(self) -> None:
         assert self._stop is not None
-        if self._stop.is_set():
+        if self._stop.is_set() and not self._drained.is_set():
+            self._drained.set()
+        elif self._stop.is_set():
             for task in asyncio.all_tasks():
                 task.cancel()
         self._stop.set()
+
+    async def _drain(self, service: Service) -> None:
+        """Serve for some time without being ready: load balancers and clients learn that other servers must answer."""
+        service.draining = True
+        if self._options.drain_seconds:
+            log.info("not ready any more; stopping in %g seconds", self._options.drain_seconds)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._drained.wait(), self._options.drain_seconds)
+        self._drained.set()
 
     async def _end_idle(self, service: Service) -> None:
         """End idle sequences regularly."""
@@ -186,10 +218,29 @@ class Server:
         """Look for new models regularly."""
         while self._options.poll_seconds:
             await asyncio.sleep(self._options.poll_seconds)
-            try:
-                await models.refresh()
-            except Exception:
-                log.exception("the repository cannot be read")
+            await self._refresh(models)
+
+    @staticmethod
+    async def _refresh(models: Models, settled: bool = True) -> None:
+        try:
+            await models.refresh(settled)
+        except Exception:
+            log.exception("the repository cannot be read")
+
+    async def _reload_when_changed(self, models: Models) -> None:
+        """Read the tokens, the certificate and the repository again whenever `reload` or a signal asks for it."""
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            for what, reloaded in (("tokens", self._tokens), ("certificate", self._certificate)):
+                try:
+                    if reloaded is not None:
+                        reloaded.reload()
+                        log.info("%s: read again", what)
+                except Error as error:
+                    log.error("%s: the old ones stay: %s", what, error)
+            await self._refresh(models, settled=False)
+            log.info("repository: read again")
 
     # ---- sockets
 
@@ -209,10 +260,7 @@ class Server:
 
     def _http_server(self, service: Service) -> uvicorn.Server:
         options = self._options
-        app = HttpApp(service, self._token or self._hosts, options.body_mib * MIB, options.json_mib * MIB, self.held)
-        tls: dict[str, Any] = {}
-        if options.tls_cert and options.tls_key:
-            tls = {"ssl_certfile": str(options.tls_cert), "ssl_keyfile": str(options.tls_key)}
+        app = HttpApp(service, self._tokens or self._hosts, options.body_mib * MIB, options.json_mib * MIB, self.held)
         protocol: Any = partial(HttpProtocol, held=self.held)
         config = uvicorn.Config(
             app.asgi,
@@ -226,8 +274,10 @@ class Server:
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=round(options.grace_seconds) or 1,
             backlog=BACKLOG,
-            **tls,
         )
+        config.load()
+        if self._certificate is not None:
+            config.ssl = self._certificate.context()
         return _HttpServer(config)
 
     async def _grpc_server(self, service: Service) -> tuple[GrpcService, Any]:
@@ -236,24 +286,26 @@ class Server:
         if options.grpc_port is None:
             return grpc_service, None
         message_bytes = min(options.body_mib * MIB, MAX_MESSAGE)
+        # A connection that is asked to move on, since it is old, still takes calls; one of a server that stops may not.
+        age = round(1000 * options.drain_seconds / 3)
         server = grpc.aio.server(
             options=[
                 ("grpc.max_receive_message_length", message_bytes),
                 ("grpc.max_send_message_length", -1),
                 ("grpc.max_concurrent_streams", options.max_calls),  # of a connection; others wait in their client
                 ("grpc.so_reuseport", 0),
+                *([("grpc.max_connection_age_ms", age)] if age else []),
             ],
             interceptors=[
-                GuardInterceptor(self._token, self.held, message_bytes, options.max_calls, options.idle_seconds)
+                GuardInterceptor(self._tokens, self.held, message_bytes, options.max_calls, options.idle_seconds)
             ],
         )
         service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(grpc_service, server)
         health_pb2_grpc.add_HealthServicer_to_server(HealthService(service), server)
         address = _shown(self._address, options.grpc_port)
         try:
-            if options.tls_cert and options.tls_key:
-                keys = grpc.ssl_server_credentials([(options.tls_key.read_bytes(), options.tls_cert.read_bytes())])
-                self.grpc_port = server.add_secure_port(address, keys)
+            if self._certificate is not None:
+                self.grpc_port = server.add_secure_port(address, self._certificate.credentials())
             else:
                 self.grpc_port = server.add_insecure_port(address)
         except RuntimeError as error:
@@ -289,6 +341,9 @@ def _check_numbers(options: ServerOptions) -> None:
     ):
         if value <= 0:
             raise Error(f"--{name} {value} is not positive")
+    for name, seconds in (("drain-seconds", options.drain_seconds), ("grace-seconds", options.grace_seconds)):
+        if not 0 <= seconds <= MAX_SECONDS:
+            raise Error(f"--{name} {seconds:g} is not from 0 to {MAX_SECONDS}")
 
 
 def _open_engine(options: EngineOptions, path: Path, observer: Any, **changes: Any) -> Any:

@@ -44,6 +44,7 @@ class Service:
         self.models, self.sequences, self._states = models, sequences, states
         self._discard_states, self._keep_going = discard_states, keep_going
         self.memory = memory
+        self.draining = False  # True when the server is about to stop, and still accepts inferences
         self.stopping = asyncio.Event()
         self.loaded = False  # True after the models of the repository have been loaded once
         self.started = time.time()
@@ -55,8 +56,8 @@ class Service:
 
     @property
     def ready(self) -> bool:
-        """True if inferences are accepted for all models."""
-        return self.accepting and (self._keep_going or not self.models.missing())
+        """True if inferences are accepted for all models, and the server is not about to stop."""
+        return self.accepting and not self.draining and (self._keep_going or not self.models.missing())
 
     async def infer(self, request: InferenceRequest, interface: str, method: str) -> InferenceResponse:
         """Run an inference. ``interface`` and ``method`` say how the client called it, for statistics.

@@ -5,15 +5,22 @@ from __future__ import annotations
 import threading
 import time
 from bisect import bisect_left
-from collections import defaultdict, deque
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict, deque
+from dataclasses import dataclass
 
 from ovgpu.batching.gathering import BatchRun
 from ovgpu.serve.errors import Status
 
-TIMES = tuple([round(10 * 1.8**i) for i in range(30)])  # upper bounds of times in us, up to 4 minutes
+TIMES = tuple([int(10 * 1.8**i) for i in range(33)])  # upper bounds of times in us, those of OpenVINO Model Server
 SIZES = tuple([1 << i for i in range(13)])  # upper bounds of rows in a batch
 RECENT = 20_000  # requests whose latencies are kept
+REASONS = ("REJECTED", "CANCELED", "BACKEND", "OTHER")  # of failures, as Triton has them
+REASON_OF = {
+    Status.UNAVAILABLE: "REJECTED",
+    Status.RESOURCE_EXHAUSTED: "REJECTED",
+    Status.CANCELLED: "CANCELED",
+    Status.INTERNAL: "BACKEND",
+}
 
 
 class Histogram:
@@ -36,12 +43,11 @@ class Histogram:
 
 
 @dataclass
-class Interface:
+class Counts:
     """Calls of one method through one interface, such as gRPC."""
 
     succeeded: int = 0
     failed: int = 0
-    microseconds: Histogram = field(default_factory=lambda: Histogram(TIMES))
 
 
 @dataclass
@@ -57,22 +63,26 @@ class Statistics:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.interfaces: dict[tuple[str, str], Interface] = defaultdict(Interface)  # by interface and method
+        self.methods: dict[tuple[str, str], Counts] = defaultdict(Counts)  # by interface and method
+        self.request_times: dict[str, Histogram] = defaultdict(lambda: Histogram(TIMES))  # in us, by interface
         self.waited = Histogram(TIMES)  # time of each inference in the queue, in us
         self.computed = Histogram(TIMES)  # time of each batch, in us
         self.rows = Histogram(SIZES)  # rows of each batch
         self.sizes: dict[int, Size] = defaultdict(Size)  # by number of rows
         self.succeeded = self.failed = 0  # numbers of inferences
+        self.failures = Counter[str]()  # by reason
         self.nanoseconds = [0, 0]  # total times of inferences that succeeded, and that failed
         self.inference_nanoseconds = self.queue_nanoseconds = 0  # summed over inferences
         self.last_inference = 0  # time of the last success, in ms since 1970
         self.recent: deque[tuple[float, float]] = deque(maxlen=RECENT)  # (time.monotonic() at the end, seconds)
+        self._waits: deque[tuple[float, float, int]] = deque(maxlen=RECENT)  # (time, seconds, inferences) of batches
 
     def add_batch(self, run: BatchRun) -> None:
         """Add a batch. It is the observer of a batcher."""
         with self.lock:
             for seconds in run.waited:
                 self.waited.observe(1e6 * seconds)
+            self._waits.append((time.monotonic(), sum(run.waited), len(run.waited)))
             self.computed.observe(1e6 * run.computed)
             self.rows.observe(run.rows)
             size = self.sizes[run.rows]
@@ -85,8 +95,8 @@ class Statistics:
         """Add a call, with its time from the arrival of the request to the response."""
         succeeded = status is Status.OK
         with self.lock:
-            calls = self.interfaces[interface, method]
-            calls.microseconds.observe(1e6 * seconds)
+            calls = self.methods[interface, method]
+            self.request_times[interface].observe(1e6 * seconds)
             if succeeded:
                 calls.succeeded += 1
                 self.succeeded += 1
@@ -95,6 +105,7 @@ class Statistics:
             else:
                 calls.failed += 1
                 self.failed += 1
+                self.failures[REASON_OF.get(status, "OTHER")] += 1
             self.nanoseconds[not succeeded] += round(1e9 * seconds)
 
     def latencies(self, seconds: float) -> list[tuple[float, float]]:
@@ -102,6 +113,13 @@ class Statistics:
         now = time.monotonic()
         with self.lock:
             return [(now - end, latency) for end, latency in self.recent if now - end <= seconds]
+
+    def mean_wait(self, seconds: float) -> float:
+        """Return the mean time in the queue, in seconds, of inferences of the last ``seconds``; 0 without any."""
+        begin = time.monotonic() - seconds
+        with self.lock:
+            waits = [(waited, count) for end, waited, count in self._waits if end >= begin]
+        return sum(waited for waited, _ in waits) / max(sum(count for _, count in waits), 1)
 
 
 def percentile(values: list[float], percent: float) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from html import escape
 
+from ovgpu._util.host_memory import resident_bytes
 from ovgpu.serve.models import Version
 from ovgpu.serve.service import Service
 from ovgpu.serve.statistics import percentile
@@ -15,65 +16,84 @@ BINS = 60  # points of a curve in this span
 WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 720, 180, 60, 10, 24
 CURVES = ((50, "#2a7"), (90, "#27a"), (99, "#c33"))  # percentiles and their colours
 
-STYLE = """body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:60rem;padding:0 1rem;color:#222}
-table{border-collapse:collapse;width:100%}td,th{padding:.3rem .6rem;border-bottom:1px solid #ddd;text-align:left}
-th{white-space:nowrap}td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}svg{max-width:100%;height:auto}
-.f{color:#c33}small{color:#666}
-@media(prefers-color-scheme:dark){body{background:#181818;color:#ddd}td,th{border-color:#444}small{color:#999}}"""
+COLUMNS = ("per s", *(f"p{percent} ms" for percent, _ in CURVES), "queue ms", "errors", "wait", "run", "sequences")
+
+STYLE = """body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:60rem;padding:0 .5rem;color:#222}
+table{border-collapse:collapse;width:100%}td,th{padding:.2rem .4rem;text-align:left}
+th{font-size:.8rem;vertical-align:bottom}tr.m td{border-top:1px solid #ddd}td.r{color:#c33}
+td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}svg{max-width:100%;height:auto}small{color:#666}
+@media(max-width:40rem){body{font-size:13px}td,th{padding:.2rem}}
+@media(prefers-color-scheme:dark){body{background:#181818;color:#ddd}tr.m td{border-color:#444}small{color:#999}}"""
 
 
 def status_page(service: Service) -> str:
     """Return the page as HTML, which a browser renews every five seconds."""
     versions = service.models.versions()
-    rows = [
-        _row(version, version.name in service.models.current and service.models.current[version.name] is version)
-        for version in versions
-    ]
+    rows = [_rows(version, version in service.models.current.values()) for version in versions]
     rows += [
-        f'<tr><td>{escape(name)}</td><td>{escape(version_number)}</td><td class="f" colspan="8">'
-        f"{escape(state.lower())}: {escape(reason)}</td></tr>"
-        for name, version_number, state, reason in service.models.index()
+        f'<tr class="m"><td colspan="{len(COLUMNS)}"><strong>{escape(name)}</strong> {escape(number)}</td></tr>'
+        f'<tr><td class="r" colspan="{len(COLUMNS)}">{escape(state.lower())}: {escape(reason)}</td></tr>'
+        for name, number, state, reason in service.models.index()
         if state != "READY"
     ]
-    if service.accepting:
-        state = "ready" if service.ready else "not ready, because models are not loaded"
-    else:
-        state = "stopping" if service.stopping.is_set() else "loading models"
     pictures = "".join(
         f"<h2>{escape(version.name)}, version {escape(version.number)}</h2>{_picture(version)}" for version in versions
     )
-    heads = "".join(
-        f'<th class="n">{head}</th>'
-        for head in ("requests/s", "p50 ms", "p90 ms", "p99 ms", "in flight", "sequences", "slots")
-    )
+    heads = "".join(f'<th class="n">{column}</th>' for column in COLUMNS)
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><meta http-equiv="refresh" content="5">'
         f'<meta name="viewport" content="width=device-width"><title>ovgpu</title><style>{STYLE}</style>'
-        f"<h1>ovgpu {escape(OWN)}</h1><p>{state}, up for {_duration(time.time() - service.started)}</p>"
-        f"<table><tr><th>model<th>version<th>engine{heads}</tr>{''.join(rows)}</table>{pictures}"
-        f"<p><small>Rates and latencies of the last {SECONDS // 60} minutes. Numbers for machines: "
+        f"<h1>ovgpu {escape(OWN)}</h1><p>{_state(service)}, up for {_duration(time.time() - service.started)}<br>"
+        f"memory: {', '.join(_memory(versions))}</p>"
+        f"<table><tr>{heads}</tr>{''.join(rows)}</table>{pictures}"
+        f"<p><small>Rates, latencies and mean times in the queue are of the last {SECONDS // 60} minutes. Errors are "
+        f"counted since a version was loaded. Inferences wait or run. Numbers for machines: "
         f'<a href="/metrics">/metrics</a>, <a href="/v2/models/stats">/v2/models/stats</a></small></p></html>'
     )
 
 
-def _row(version: Version, current: bool) -> str:
-    recent = version.statistics.latencies(SECONDS)
+def _state(service: Service) -> str:
+    if not service.accepting:
+        return "stopping" if service.stopping.is_set() else "loading models"
+    if service.draining:
+        return "about to stop"
+    return "ready" if service.ready else "not ready, because models are not loaded"
+
+
+def _memory(versions: list[Version]) -> list[str]:
+    """Return the memory of the process, and of its models on each device."""
+    used = {"host": resident_bytes()}
+    for version in versions:
+        used.update(version.engine.memory())
+    return [f"{size / 2**20:,.0f} MiB on {escape(device)}" for device, size in used.items()]
+
+
+def _rows(version: Version, current: bool) -> str:
+    """Return the name of a version, and its numbers, as two rows: all numbers fit a narrow window."""
+    statistics, engine = version.statistics, version.engine
+    recent = statistics.latencies(SECONDS)
     latencies = sorted(latency for _, latency in recent)
     span = max((age for age, _ in recent), default=0.0)
-    used, slots = version.engine.slots
+    waiting = engine.waiting
     texts = [
-        f"{len(recent) / max(span, 1.0):,.1f}",
-        *(f"{1e3 * percentile(latencies, percent):,.1f}" for percent, _ in CURVES),
-        str(version.in_flight),
-        str(used) if version.engine.stateful else "",
-        str(slots) if version.engine.stateful else "",
+        _number(len(recent) / max(span, 1.0)),
+        *(_number(1e3 * percentile(latencies, percent)) for percent, _ in CURVES),
+        _number(1e3 * statistics.mean_wait(SECONDS)),
+        f"{statistics.failed:,}",
+        f"{waiting}",
+        f"{max(version.in_flight - waiting, 0)}",
+        f"{engine.slots[0]} of {engine.max_sequences}" if engine.stateful else "",
     ]
     cells = "".join(f'<td class="n">{text}</td>' for text in texts)
-    ending = "" if current else " <small>(until its sequences end)</small>"
+    ending = "" if current else " until its sequences end"
     return (
-        f"<tr><td>{escape(version.name)}</td><td>{escape(version.number)}{ending}</td>"
-        f"<td>{escape(version.engine.description)}</td>{cells}</tr>"
+        f'<tr class="m"><td colspan="{len(COLUMNS)}"><strong>{escape(version.name)}</strong> '
+        f"{escape(version.number)}{ending} <small>{escape(engine.description)}</small></td></tr><tr>{cells}</tr>"
     )
+
+
+def _number(value: float) -> str:
+    return f"{value:,.1f}" if value < 100 else f"{value:,.0f}"
 
 
 def _picture(version: Version) -> str:

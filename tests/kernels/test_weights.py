@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 
 import ovgpu as ov
 from ovgpu.backends.cuda import CudaBackend, transfer
-from ovgpu.backends.cuda.blas import WORKSPACE_BYTES
+from ovgpu.backends.cuda.blas import WORKSPACE_BYTES, WORKSPACE_VARIABLE
 from tests.api import nets
 from tests.emulator import cupy_emu as cp
 from tests.emulator import memory
@@ -169,3 +170,19 @@ def test_memory_by_purpose(emulated: str) -> None:
     del decoder, decoders
     gc.collect()
     assert not any(held()[name] for name in ("arenas", "states", "workspaces", "graphs"))
+
+
+@pytest.mark.parametrize(
+    ("text", "nbytes"),
+    [(":4096:1", 4 << 20), (":16:8:4096:2", (8192 + 128) << 10), (":0:0", 16 << 10), ("", None), ("4096", None)],
+)
+def test_size_of_workspaces(emulated: str, monkeypatch: pytest.MonkeyPatch, text: str, nbytes: int | None) -> None:
+    """cuBLAS's own variable decides the size, as in other programs; a text that cuBLAS would not take is ignored."""
+    monkeypatch.setenv(WORKSPACE_VARIABLE, text)
+    core = ov.Core()
+    compiled = core.compile_model(core.read_model(DATA / "llama" / "model.xml"), emulated)
+    decoder = Decoder(compiled)
+    warned = pytest.warns(RuntimeWarning, match="'4096' is ignored") if text == "4096" else nullcontext()
+    with warned:
+        decoder.start(np.array([[1, 5, 9]]))
+    assert compiled.memory_held(by_purpose=True)["workspaces"] == (nbytes or max(WORKSPACE_BYTES.values()))

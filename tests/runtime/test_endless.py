@@ -295,7 +295,7 @@ def test_missing_memory_is_no_fault(error: Exception) -> None:
 def test_allocated_blocks_that_are_not_resident_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_memory, "LARGE_BYTES", 1 << 10)
     monkeypatch.setattr(host_memory, "free_bytes", lambda: 1000_000)
-    monkeypatch.setattr(host_memory, "_resident_bytes", lambda: 0)
+    monkeypatch.setattr(host_memory, "resident_bytes", lambda: 0)
     monkeypatch.setattr(host_memory, "_sizes", {})
     first = host_memory.empty((600, 1000), np.int8)
     with pytest.raises(MemoryError, match="600,000 bytes were asked for, the host has 400,000"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 import http.client
 import json
 import shutil
@@ -23,7 +22,7 @@ from starlette.routing import Route
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from ovgpu.errors import Error
-from ovgpu.serve.access import AllowedHosts, Token, check_exposure, resolve
+from ovgpu.serve.access import AllowedHosts, check_exposure, resolve
 from ovgpu.serve.engines import EngineOptions
 from ovgpu.serve.errors import ServeError, Status
 from ovgpu.serve.http_app import HttpApp
@@ -170,28 +169,14 @@ def test_bodies_without_a_token_are_not_read(server: Serving) -> None:
         assert server.server.held.free == free
 
 
-def test_comparisons_take_the_same_time(token_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`hmac.compare_digest` alone decides whether a token is the right one."""
-    compared: list[tuple[bytes, bytes]] = []
-
-    def compare(given: bytes, wanted: bytes) -> bool:
-        compared.append((given, wanted))
-        return True
-
-    token = Token(token_file)
-    monkeypatch.setattr(hmac, "compare_digest", compare)
-    assert token.allows("Bearer wrong")
-    assert not token.allows("Basic wrong")
-    assert compared == [(b"wrong", TOKEN.encode())] * 2
-
-
 @pytest.mark.parametrize(
-    "text", ["", "\n", "x" * 15, f" {'x' * 15}\n\n", "x" * 20 + "\n" + "x" * 20, "\xfc" * 20, "x\0" * 20]
+    "text",
+    ["", "\n", "# a comment\n", "x" * 15, f" {'x' * 15}\n\n", "x" * 20 + "\n" + "x" * 15, "\xfc" * 20, "x\0" * 20],
 )
 def test_files_without_a_good_token(tmp_path: Path, repository: Path, text: str) -> None:
     file = tmp_path / "token"
     file.write_text(text)
-    with pytest.raises(Error, match="has no token of at least 16"):
+    with pytest.raises(Error, match=r"token(, line \d,)? has no token of at least 16"):
         Server(ServerOptions(repository, token_file=file))
 
 
@@ -457,7 +442,7 @@ def test_names_of_hosts(repository: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
     assert resolve("models.example") == "192.0.2.7"
     with pytest.raises(Error, match=r"192\.0\.2\.7 can be reached"):
-        check_exposure("192.0.2.7", None, False)
+        check_exposure("192.0.2.7", False, False)
     Server(ServerOptions(repository, host="models.example"))
     assert list(addresses) == []
 

@@ -20,9 +20,10 @@ import numpy as np
 import pytest
 
 from ovgpu.batching.gathering import BatchRun, Observer
-from ovgpu.serve import http_app, http_protocol
+from ovgpu.serve import http_app, http_protocol, rest
 from ovgpu.serve.engines import Engine, EngineOptions, RequestEngine, open_engine
 from ovgpu.serve.held_bytes import HeldBytes
+from ovgpu.serve.http_app import BYTES_PER_VALUE
 from tests.harness.servers.serving import INTERFACES, SECONDS, Serving, fails, serving, write
 from tests.serve.test_inference import echo
 from tests.serve.wire import JSON_INPUT, MIB, Answer, Input, Output, Wire, body, little_memory, message, until
@@ -158,6 +159,30 @@ def test_json_has_a_limit_of_its_own(repository: Path) -> None:
             assert wire.post(iter([bytes(9 * MIB)]), {"Inference-Header-Content-Length": "2"}).text == (
                 f"the body has more than {8 * MIB} bytes"
             )
+
+
+TOO_MANY_VALUES = f"the JSON has more than {MIB // BYTES_PER_VALUE} values: send tensors as binary data"
+
+
+@pytest.mark.parametrize("path", ["/v2/models/echo/infer", "/v1/models/echo:predict"])
+def test_values_in_json_have_a_limit(repository: Path, path: str) -> None:
+    """Nobody else is answered while JSON is parsed, which takes as long as it has values."""
+    with serving(repository, json_mib=1, engine={"batching": False}) as server, Wire(server) as wire:
+        for more in (0, 1):
+            values = b"[" + b",".join([b"0"] * (MIB // BYTES_PER_VALUE + more)) + b"]"
+            assert (wire.post(values, path=path).text == TOO_MANY_VALUES) == bool(more)
+            headers = {"Inference-Header-Content-Length": str(len(values))}
+            assert (wire.post(values + bytes(12), headers).text == TOO_MANY_VALUES) == bool(more)
+        assert wire.post(b"{}" + values, {"Inference-Header-Content-Length": "2"}).text == "the request has no inputs"
+
+
+def test_values_beside_nan_have_a_limit(wire: Wire, held: HeldBytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rest, "MAX_OTHER_VALUES", 10)
+    request = {"inputs": [JSON_INPUT | {"data": [float("nan")] * 3}]}
+    assert wire.post(request).status == "OK"
+    answer = wire.post(request | {"parameters": {str(i): i for i in range(10)}})
+    assert answer.status == "INVALID_ARGUMENT"
+    assert answer.text.endswith("NaN and infinities are known up to 10 values")
 
 
 def test_compressed_bytes_may_arrive_one_by_one(wire: Wire, held: HeldBytes) -> None:

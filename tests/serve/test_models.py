@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import shutil
+import sys
 import threading
 import time
 import weakref
@@ -15,7 +16,10 @@ import numpy as np
 import pytest
 
 import ovgpu as ov
+from ovgpu._util import short_turns
+from ovgpu.batching.gathering import Observer
 from ovgpu.errors import ModelError
+from ovgpu.serve.engines import Engine, EngineOptions, open_engine
 from ovgpu.serve.repository import Repository
 from tests.harness.ir import Net
 from tests.harness.servers.serving import INTERFACES, SECONDS, Serving, fails, serving, write
@@ -253,6 +257,22 @@ def test_onnx_models(tmp_path: Path) -> None:
     )
     with serving(tmp_path) as server, server.client("gRPC") as client:
         assert client.infer("relu", {"x": -X})["y"].tolist() == [[0] * 4]
+
+
+def test_other_models_have_many_turns_while_one_is_loaded(tmp_path: Path) -> None:
+    """Reading and compiling a large model is Python code: other threads need not wait for long, nor for collections."""
+    write(tmp_path, adding(0), "m")
+    seen = []
+
+    def open_in_turns(path: Path, observer: Observer) -> Engine:
+        seen.append((sys.getswitchinterval(), gc.isenabled()))
+        return open_engine(path, EngineOptions("CPU"), observer)
+
+    before = sys.getswitchinterval(), gc.isenabled()
+    with serving(tmp_path, opener=open_in_turns) as server, server.client("REST") as client:
+        client.client.load_model("m")
+        assert (sys.getswitchinterval(), gc.isenabled()) == before
+    assert seen == [(pytest.approx(short_turns.SECONDS), False)] * 2
 
 
 @pytest.mark.parametrize("make", [adding, counting], ids=["batches", "sequences"])

@@ -1,13 +1,13 @@
-"""Metrics, the status page, the access log and traces."""
+"""The status page, the access log and traces."""
 
 from __future__ import annotations
 
 import json
 import logging
+import re
 import urllib.request
 from collections.abc import Iterator
 from html.parser import HTMLParser
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,8 @@ from lxml import etree
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from prometheus_client.parser import text_string_to_metric_families
 
+from ovgpu.batching.gathering import BatchRun
 from ovgpu.serve import calls
 from ovgpu.serve.errors import Status
 from ovgpu.serve.statistics import Statistics, percentile
@@ -42,50 +42,26 @@ def get(server: Serving, path: str) -> str:
         return response.read().decode()
 
 
-def metrics(server: Serving) -> dict[tuple[str, tuple[str, ...]], float]:
-    """Return all samples by name and values of the labels, in the order of the labels' names."""
-    return {
-        (sample.name, tuple(sample.labels.values())): sample.value
-        for family in text_string_to_metric_families(get(server, "/metrics"))
-        for sample in family.samples
-    }
+class Page(HTMLParser):
+    """Words, rows of the table, and number of pictures of a page."""
 
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.pictures, self.words = 0, list[str]()
+        self.rows = list[list[str]]()
+        self.feed(text)
 
-def test_metrics_count_what_clients_did(server: Serving) -> None:
-    before = metrics(server)
-    with server.client("REST") as rest, server.client("gRPC") as grpc:
-        for client in (rest, grpc, grpc):
-            client.infer("add", {"x": np.ones((3, 4), np.float32)})
-        fails("INVALID_ARGUMENT", grpc.infer, "add", {"y": X})
-        grpc.infer("count", {"x": X}, sequence_id=1, sequence_start=True)
-        rest.infer("count", {"x": X}, sequence_id=2, sequence_start=True)
-        after = metrics(server)
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.pictures += tag == "svg"
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
 
-        def gained(name: str, *labels: str) -> float:
-            return after[name, labels] - before.get((name, labels), 0)
-
-        assert gained("ovgpu_requests_success_total", "REST", "ModelInfer", "add", "1") == 1
-        assert gained("ovgpu_requests_success_total", "gRPC", "ModelInfer", "add", "1") == 2
-        assert gained("ovgpu_requests_fail_total", "gRPC", "ModelInfer", "add", "1") == 1
-        assert gained("ovgpu_request_time_us_count", "gRPC", "ModelInfer", "add", "1") == 3
-        assert gained("ovgpu_batch_size_sum", "add", "1") == 9
-        assert gained("ovgpu_batch_size_bucket", "4", "add", "1") == 3
-        assert gained("ovgpu_batch_size_bucket", "2", "add", "1") == 0
-        assert gained("ovgpu_inference_time_us_count", "add", "1") == 3
-        assert gained("ovgpu_wait_for_infer_req_time_us_count", "add", "1") == 3
-        assert after["ovgpu_sequences", ("count", "1")] == 2
-        assert after["ovgpu_batch_slots", ("count", "1")] >= 2
-        assert after["ovgpu_current_requests", ("add", "1")] == 0
-        grpc.infer("count", {"x": X}, sequence_id=1, sequence_end=True)
-        grpc.infer("count", {"x": X}, sequence_id=2, sequence_end=True)
-    assert metrics(server)["ovgpu_sequences", ("count", "1")] == 0
-
-
-def test_metrics_of_a_card(tmp_path: Path, emulated: str) -> None:
-    write(tmp_path, adding(1), "add")
-    with serving(tmp_path, emulated) as server:
-        (used,) = [value for (name, _), value in metrics(server).items() if name == "ovgpu_device_memory_bytes"]
-    assert used > 0
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+        if self.rows and self.rows[-1]:
+            self.rows[-1][-1] += data
 
 
 def test_the_status_page_shows_every_model(server: Serving) -> None:
@@ -93,27 +69,57 @@ def test_the_status_page_shows_every_model(server: Serving) -> None:
         for rows in range(1, 30):
             client.infer("add", {"x": np.ones((rows, 4), np.float32)})
     text = get(server, "/")
-
-    class Reader(HTMLParser):
-        def __init__(self) -> None:
-            super().__init__()
-            self.pictures, self.words = 0, list[str]()
-
-        def handle_starttag(self, tag: str, attrs: Any) -> None:
-            self.pictures += tag == "svg"
-
-        def handle_data(self, data: str) -> None:
-            self.words.append(data)
-
-    reader = Reader()
-    reader.feed(text)
-    shown = " ".join(reader.words)
+    page = Page(text)
+    shown = " ".join(page.words)
     for word in ("add", "count", "<b>&'", "bad", "unavailable", "p99", "ready", "sequences in a batch on CPU"):
         assert word in shown, word
     assert "<b>&" not in text
-    assert reader.pictures >= 1
+    assert page.pictures >= 1
     picture = etree.fromstring(text[text.index("<svg") : text.index("</svg>") + 6])  # well-formed
     assert len(picture.findall("path")) == 3
+
+
+def test_the_status_page_has_errors_queue_sequences_and_memory(server: Serving) -> None:
+    def numbers(name: str) -> dict[str, str]:
+        rows = Page(get(server, "/")).rows
+        (index,) = [i for i, row in enumerate(rows) if row and row[0].startswith(f"{name} 1 ")]
+        return dict(zip(rows[0], rows[index + 1], strict=True))
+
+    with server.client("gRPC") as client:
+        before = int(numbers("count")["errors"])
+        client.infer("count", {"x": X}, sequence_id=1, sequence_start=True)
+        for _ in range(2):
+            fails("INVALID_ARGUMENT", client.infer, "count", {"y": X}, sequence_id=1)
+        found = numbers("count")
+        assert int(found["errors"]) == before + 2
+        assert found["sequences"] == "1 of 64"
+        assert found["wait"] == found["run"] == "0"
+        assert float(found["queue ms"]) >= 0
+        client.infer("count", {"x": X}, sequence_id=1, sequence_end=True)
+        assert numbers("count")["sequences"] == "0 of 64"
+        assert numbers("add")["sequences"] == ""
+    text = get(server, "/")
+    assert "slots" not in text
+    memory = re.search(r"memory: ([\d,]+) MiB on host", text)
+    assert memory and int(memory[1].replace(",", "")) > 50
+
+
+def test_the_table_of_the_status_page_is_narrow(server: Serving) -> None:
+    """All columns fit a window of 500 pixels, 16 of them at its sides: a character is 7.5 wide, a cell 6.4 more."""
+    busy = ["12,345", "1,234", "1,234", "1,234", "1,234", "12,345", "1,024", "1,024", "64 of 64"]
+    heads = Page(get(server, "/")).rows[0]
+    assert len(heads) == len(busy)
+    words = [max(map(len, f"{head} {number}".split())) for head, number in zip(heads, busy)]
+    assert sum(7.5 * length + 6.4 for length in words) < 484
+
+
+def test_times_in_the_queue_are_kept_for_a_time() -> None:
+    statistics = Statistics()
+    assert statistics.mean_wait(300) == 0
+    statistics.add_batch(BatchRun(2, 2, (0.25, 0.75), 1.0))
+    statistics.add_batch(BatchRun(1, 1, (2.0,), 1.0))
+    assert statistics.mean_wait(300) == 1.0
+    assert statistics.mean_wait(-1) == 0
 
 
 def test_latencies_are_kept_for_a_time() -> None:
@@ -182,15 +188,3 @@ def test_calls_are_answered_without_opentelemetry(server: Serving, monkeypatch: 
     assert calls.tracer() is None
     with server.client("gRPC") as client:
         assert client.infer("add", {"x": X})["y"][0, 0] == 2
-
-
-def test_a_version_that_was_replaced_in_place_is_not_counted_twice(tmp_path: Path) -> None:
-    write(tmp_path, counting(0), "count")
-    with serving(tmp_path) as server, server.client("gRPC") as client:
-        client.infer("count", {"x": X}, sequence_id=1, sequence_start=True)
-        client.client.load_model("count")
-        client.infer("count", {"x": X}, sequence_id=2, sequence_start=True)
-        assert len(server.server.service.models.versions()) == 2
-        lines = [line.split(" ")[0] for line in get(server, "/metrics").splitlines() if not line.startswith("#")]
-    assert len(lines) == len(set(lines))
-    assert 'ovgpu_sequences{name="count",version="1"}' in lines

@@ -98,7 +98,7 @@ def test_messages_without_a_token_are_not_received(guarded: Serving, method: str
         until(lambda: connection.receive(0.01) or connection.ended == {call})
     with connections(guarded, 1) as (connection,):
         call = connection.call(method, TOKEN)
-        assert (connection.send(call, half) == len(half)) == (method not in grpc_guard.HEALTH)
+        assert (connection.send(call, half) == len(half)) == (method not in grpc_guard.LIVE)
 
 
 def test_messages_that_are_late_are_held(wire: Wire, server: Serving, held: HeldBytes) -> None:
@@ -198,7 +198,7 @@ def test_calls_that_are_too_many(wire: Wire, server: Serving) -> None:
         call = clients[8].call("ModelInfer")
         clients[8].send(call, HALF)
         until(lambda: clients[8].receive(0.01) or clients[8].ended == {call})
-        for method in grpc_guard.HEALTH:
+        for method in grpc_guard.LIVE:
             assert wire.call(b"", method).status == "OK"
         assert wire.send("REST", Input()).status == "OK"
         clients[0].close()

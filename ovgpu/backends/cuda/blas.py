@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+import warnings
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from itertools import product
@@ -18,6 +21,9 @@ from ovgpu.runtime.backend import RoundingCall
 
 WORKSPACE_BYTES = {90: 32 << 20, 0: 4 << 20}
 """Bytes of a workspace from each compute capability on, as NVIDIA recommends."""
+MIN_WORKSPACE_BYTES = 16 << 10  # with which no product of cuBLAS fails
+WORKSPACE_VARIABLE = "CUBLAS_WORKSPACE_CONFIG"
+"""Environment variable of cuBLAS, such as ``:4096:2:16:8``: pairs of a size in KiB and a count."""
 
 
 class Blas:
@@ -32,8 +38,7 @@ class Blas:
     def handle(self) -> Any:
         """The cuBLAS handle, created when the first product is recorded: not every model has one."""
         handle = acquire_handle(self, self.cublas, self.cublas.create)
-        capability = int(rt.cupy().cuda.Device().compute_capability)
-        self.workspace_bytes = next(nbytes for first, nbytes in WORKSPACE_BYTES.items() if capability >= first)
+        self.workspace_bytes = _workspace_bytes(int(rt.cupy().cuda.Device().compute_capability))
         self.workspace = rt.cupy().cuda.alloc(self.workspace_bytes)
         self.cublas.set_stream(handle, self.stream.ptr)
         self.cublas.set_workspace(handle, self.workspace.ptr, self.workspace_bytes)  # after the stream, which resets it
@@ -104,3 +109,14 @@ class Blas:
             self.cublas.gemm_strided_batched_ex(
                 *shape, one, *right, batch[1], *left, batch[0], zero, *result, batch[2], count, *settings
             )
+
+
+def _workspace_bytes(capability: int) -> int:
+    """Return the bytes of a workspace: the sum of all pairs in `WORKSPACE_VARIABLE`, else what NVIDIA recommends."""
+    text = os.environ.get(WORKSPACE_VARIABLE, "")
+    if re.fullmatch(r"(:\d+:\d+)+", text):
+        numbers = [int(number) for number in text.split(":")[1:]]
+        return max(sum(size * number for size, number in zip(numbers[::2], numbers[1::2])) << 10, MIN_WORKSPACE_BYTES)
+    if text:
+        warnings.warn(f"{WORKSPACE_VARIABLE} is like ':4096:2': {text!r} is ignored", RuntimeWarning, 2)
+    return next(nbytes for first, nbytes in WORKSPACE_BYTES.items() if capability >= first)
