@@ -56,7 +56,7 @@ class HealthService(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
         if name in SERVER:
             serving = service.ready
         elif any(name == row[0] for row in models.index()):
-            serving = service.accepting and name in models.current
+            serving = service.accepting and not service.draining and name in models.current
         else:
             return None
         found: int = messages.HealthCheckResponse.SERVING if serving else messages.HealthCheckResponse.NOT_SERVING

@@ -15,11 +15,19 @@ from ovgpu.serve.grpc_guard import INTERFACE, metadata
 from ovgpu.serve.grpc_messages import format, messages, parameters_of, parse, set_parameters
 from ovgpu.serve.held_bytes import HeldAnswers, HeldBytes
 from ovgpu.serve.load_options import load_options
+from ovgpu.serve.models import Models
 from ovgpu.serve.service import Service
 from ovgpu.serve.shared_memory import NO_CUDA
 
 LARGE = 1 << 18  # bytes: longer messages are converted on another thread than the event loop's
 MAX_OUTSTANDING = 128  # inferences of a stream: no more are read until the client has taken their responses
+
+
+def _whole(models: Models, request: Any) -> Models:
+    """Return the models of the only repository. Raise ServeError if a request names one."""
+    if request.repository_name:
+        raise ServeError(Status.UNIMPLEMENTED, "repository_name is not supported: there is one repository")
+    return models
 
 
 def _refusing(method: str, text: str) -> Any:
@@ -177,7 +185,9 @@ class GrpcService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignor
             "RepositoryIndex",
             request,
             context,
-            lambda: messages.RepositoryIndexResponse(models=descriptions.index(self._service.models, request.ready)),
+            lambda: messages.RepositoryIndexResponse(
+                models=descriptions.index(_whole(self._service.models, request), request.ready)
+            ),
         )
 
     async def RepositoryModelLoad(self, request: Any, context: Any) -> Any:
@@ -186,7 +196,7 @@ class GrpcService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignor
         async def load(call: Call) -> Any:
             call.model = request.model_name
             options = await asyncio.to_thread(load_options, parameters_of(request.parameters))
-            await self._service.models.load(request.model_name, options)
+            await _whole(self._service.models, request).load(request.model_name, options)
             return messages.RepositoryModelLoadResponse()
 
         return await self._answer("RepositoryModelLoad", request, context, load)
@@ -196,7 +206,7 @@ class GrpcService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignor
 
         async def unload(call: Call) -> Any:
             call.model = request.model_name
-            await self._service.models.unload(request.model_name)
+            await _whole(self._service.models, request).unload(request.model_name)
             return messages.RepositoryModelUnloadResponse()
 
         return await self._answer("RepositoryModelUnload", request, context, unload)

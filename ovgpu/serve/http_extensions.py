@@ -1,4 +1,4 @@
-"""Triton's extensions over REST that are beside inferences and models: shared memory, log and trace settings."""
+"""Triton's extensions over REST that are beside inferences and models: shared memory, settings, generate."""
 
 from __future__ import annotations
 
@@ -22,7 +22,13 @@ ReadJson = Callable[[Request], Awaitable[dict[str, Any]]]
 
 def extension_routes(route: MakeRoute, read_json: ReadJson, memory: SharedMemory) -> list[Route]:
     """Return the routes of the extensions."""
-    return [*_system_memory(route, read_json, memory), *_cuda_memory(route), *_log(route, read_json), *_trace(route)]
+    return [
+        *_system_memory(route, read_json, memory),
+        *_cuda_memory(route),
+        *_log(route, read_json),
+        *_trace(route),
+        *_generate(route),
+    ]
 
 
 def _system_memory(route: MakeRoute, read_json: ReadJson, memory: SharedMemory) -> list[Route]:
@@ -78,6 +84,16 @@ def _trace(route: MakeRoute) -> list[Route]:
     refuse = _refusing(NO_TRACE)
     paths = ("/v2/trace/setting", "/v2/models/{model}/trace/setting")
     return [route(verb, path, "TraceSetting", refuse) for path in paths for verb in ("GET", "POST")]
+
+
+def _generate(route: MakeRoute) -> list[Route]:
+    refuse = _refusing("generate is not supported: text is computed by inferences of a model with states")
+    model = "/v2/models/{model}"
+    return [
+        route("POST", f"{path}/{call}", "Generate", refuse)
+        for path in (model, f"{model}/versions/{{version}}")
+        for call in ("generate", "generate_stream")
+    ]
 
 
 def _refusing(text: str) -> Handler:
