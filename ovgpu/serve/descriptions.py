@@ -18,6 +18,7 @@ EXTENSIONS = [
     "model_configuration",
     "model_repository",
     "sequence",
+    "sequence(string_id)",
     "statistics",
 ]
 PLATFORM = "openvino_ir"
