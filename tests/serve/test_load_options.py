@@ -156,6 +156,27 @@ def test_files_and_other_parameters(client: Client, served: Serving) -> None:
         assert status == 400 and expected in body
 
 
+def test_a_model_that_was_unloaded_stays_so_if_a_load_fails(tmp_path: Path) -> None:
+    """The client's options were wrong, and the server is ready."""
+    write(tmp_path, adding(1), "add")
+    with serving(tmp_path) as server, server.client("gRPC") as client:
+        client.client.unload_model("add")
+        fails("INVALID_ARGUMENT", load, client, "add", {"backend": "other"})
+        assert version(server, "add") == "" and client.client.is_server_ready()
+        client.client.load_model("add")
+        assert version(server, "add") == "1"
+
+
+def test_a_server_that_runs_without_batches(repository: Path) -> None:
+    with serving(repository, engine={"batching": False}) as server, server.client("gRPC") as client:
+        own = {model: config(server, model) for model in ("affine", "sums")}
+        for model, found in own.items():
+            load(client, model, found)
+            assert config(server, model) == found
+        load(client, "affine", {"max_batch_size": 2})
+        assert config(server, "affine")["max_batch_size"] == 2
+
+
 def test_batches_that_are_not_possible(tmp_path: Path) -> None:
     """The batch axis of an input is the second one, which a configuration cannot say."""
     write(tmp_path, time_major(), "gru")
