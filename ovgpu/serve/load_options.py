@@ -88,7 +88,7 @@ def _numbers(document: Any, at: str = "") -> Iterator[tuple[str, int]]:
     """
     for name, value in document.items():
         path = at + re.sub("[A-Z]", lambda capital: f"_{capital[0].lower()}", name)
-        if path in NUMBERS:
+        if path in NUMBERS and value is not None:
             yield path, int(value)
         elif isinstance(value, dict):
             yield from _numbers(value, f"{path}.")

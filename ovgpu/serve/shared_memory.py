@@ -43,7 +43,7 @@ class Region:
             self._file = os.open(f"{FOLDER}/{_object_name(self.key)}", os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
         except (OSError, UnicodeError):
             raise invalid(f"there is no shared memory '{self.key}' that the server may use") from None
-        self._closing = finalize(self, os.close, self._file)
+        finalize(self, os.close, self._file)
         status = os.fstat(self._file)
         if not stat.S_ISREG(status.st_mode) or self.offset + self.size > status.st_size:
             raise invalid(f"shared memory '{self.key}' does not have {self.size} bytes from byte {self.offset} on")
@@ -59,12 +59,16 @@ class Region:
         return data
 
     def write(self, offset: int, data: bytes) -> None:
-        """Write bytes. Raise ServeError if the object has become too small."""
+        """Write bytes. Raise ServeError if the object has become too small, or if the system has no memory for it."""
         if self.offset + offset + len(data) > os.fstat(self._file).st_size:
             raise self._shrunk()
         done = 0
-        while done < len(data):
-            done += os.pwrite(self._file, memoryview(data)[done:], self.offset + offset + done)
+        try:
+            while done < len(data):
+                done += os.pwrite(self._file, memoryview(data)[done:], self.offset + offset + done)
+        except OSError as error:
+            text = f"shared memory '{self.key}' cannot be written: {error.strerror}"
+            raise ServeError(Status.RESOURCE_EXHAUSTED, text) from None
 
     def _shrunk(self) -> ServeError:
         return invalid(f"shared memory '{self.key}' has become smaller than the region")

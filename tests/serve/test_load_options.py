@@ -108,6 +108,8 @@ def test_the_own_configuration(served: Serving, client: Client, model: str) -> N
     found = config(served, model)
     load(client, model, found)
     assert config(served, model) == found
+    load(client, model, dict.fromkeys(found) | {"max_batch_size": None, "dynamic_batching": None})  # all is left out
+    assert config(served, model) == found
     changed = found | {"input": found["input"][::-1], "max_batch_size": 3 if model == "affine" else 0}
     load(client, model, changed)
     assert config(served, model)["max_batch_size"] == changed["max_batch_size"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -298,6 +299,20 @@ def test_objects_that_shrink(client: Client, region: Any) -> None:
     text = fails("INVALID_ARGUMENT", client.client.infer, "echo", given, outputs=[placed_output(client)])
     assert "has become smaller" in text and file.stat().st_size == 16
     assert client.infer("echo", {"x": X})["y"].shape == (2, 3)
+
+
+def test_memory_that_the_system_does_not_have(client: Client, region: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An object takes memory when it is written for the first time."""
+
+    def full(*_: Any) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    given = client.inputs({"x": X})
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", full)
+        text = fails("RESOURCE_EXHAUSTED", client.client.infer, "echo", given, outputs=[placed_output(client)])
+    assert "No space left" in text
+    client.client.infer("echo", given, outputs=[placed_output(client)])
 
 
 def test_large_inputs_are_limited_like_bodies(client: Client) -> None:
