@@ -120,7 +120,10 @@ class Service:
                     outputs = await self.sequences.infer(version, request.model, step, inputs)
         except TimeoutError:
             raise ServeError(Status.DEADLINE_EXCEEDED, "the deadline of the inference has passed") from None
-        named = named_outputs(engine, wanted, outputs)
+        if any(output.classes for _, output in wanted):
+            named = await asyncio.to_thread(named_outputs, engine, wanted, outputs)
+        else:
+            named = named_outputs(engine, wanted, outputs)
         for i, (_, output) in enumerate(wanted):
             if output.placement is not None:
                 named[i] = await self.memory.write(named[i], output.placement)

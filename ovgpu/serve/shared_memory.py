@@ -130,10 +130,7 @@ class SharedMemory:
         """Return inputs with their values. Raise ServeError for a part that is in no region, or of a wrong size."""
         read = []
         for tensor in inputs:
-            region, place = self.check(tensor.placement), tensor.placement
-            data = memoryview(await asyncio.to_thread(region.read, place.offset, place.size))
-            array = from_bytes(tensor.name, tensor.dtype, tensor.shape, data)
-            read.append(NamedTensor(tensor.name, tensor.dtype, array))
+            read.append(await asyncio.to_thread(_read, self.check(tensor.placement), tensor))
         return read
 
     async def write(self, output: NamedTensor, place: Placement) -> NamedTensor:
@@ -174,6 +171,11 @@ class SharedMemory:
     def _check_enabled(self) -> None:
         if not self.enabled:
             raise ServeError(Status.UNIMPLEMENTED, "the server takes no shared memory: start it with --shared-memory")
+
+
+def _read(region: Region, tensor: PlacedInput) -> NamedTensor:
+    data = memoryview(region.read(tensor.placement.offset, tensor.placement.size))
+    return NamedTensor(tensor.name, tensor.dtype, from_bytes(tensor.name, tensor.dtype, tensor.shape, data))
 
 
 def _object_name(key: str) -> str:
