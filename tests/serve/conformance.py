@@ -229,7 +229,6 @@ def infer(api: Api) -> Findings:
         yield answer.id == "7" and found.tolist() == [2, 1, 0, 5, 4, 3], "the response has other fields"
     yield api.infer(x=X[:, :2]) == "INVALID_ARGUMENT", "a wrong shape has another status"
     yield api.infer("nothing") == "NOT_FOUND", "an unknown model has another status"
-    yield api.infer(x=np.zeros((100, 3), np.float32)) == "OK", "more rows than max_batch_size are refused"
 
 
 # ---- Triton's extensions
@@ -239,6 +238,17 @@ def infer(api: Api) -> Findings:
 def binary_data(api: Api) -> Findings:
     found = api.client.infer("echo", {"x": X})
     yield found["y"].tolist() == X[:, ::-1].tolist(), "outputs differ"
+
+
+@row(TRITON, "batches")
+def batches(api: Api) -> Findings:
+    most = api.client.client.get_model_config("echo", **({} if api.is_rest else {"as_json": True}))
+    rows = (most if api.is_rest else most["config"])["max_batch_size"]
+    yield api.infer(x=np.zeros((rows, 3), np.float32)) == "OK", "batches are refused"
+    yield (
+        api.infer(x=np.zeros((rows + 1, 3), np.float32)) != "OK",
+        ("more rows than `max_batch_size` are split into batches, not refused"),
+    )
 
 
 @row(TRITON, "compression", "REST")
@@ -278,7 +288,7 @@ def stream(api: Api) -> Findings:
     sent = [message(Input(), model=model) for model in ("echo", "nothing", "echo")]
     found = list(stub.ModelStreamInfer(iter(sent), timeout=SECONDS))
     yield [bool(x.error_message) for x in found] == [False, True, False], "errors end the stream"
-    final = [x.infer_response.parameters["triton_final_response"].bool_param for x in found]
+    final = [x.infer_response.parameters["triton_final_response"].bool_param for x in found if not x.error_message]
     yield all(final), "final responses are not marked"
 
 
