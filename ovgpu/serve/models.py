@@ -127,6 +127,10 @@ class Models:
         """Return the names of models that could not be loaded in any version, and that no client has unloaded."""
         return [name for name in self.failures if name not in self.current and name not in self._unloaded]
 
+    def has(self, name: str) -> bool:
+        """Return whether the repository has a model, loaded or not."""
+        return name in self.current or name in self._seen
+
     def index(self) -> list[tuple[str, str, str, str]]:
         """Return (name, version, state, reason) of each model of the repository."""
         rows = [(v.name, v.number, "READY", "") for v in self.current.values()]
@@ -167,15 +171,19 @@ class Models:
     async def load(self, name: str, options: LoadOptions | None = None) -> None:
         """Load the newest version of a model, even if it is loaded already. Raise ServeError if that fails.
 
-        The options are those of this load: a version that is loaded later has the server's again.
+        The options are those of this load: a version that is loaded later has the server's again. If a load with
+        options fails, a model that was unloaded stays so.
         """
         async with self._changing:
             self._seen = await asyncio.to_thread(self._repository.scan)
             if name not in self._seen:
                 raise ServeError(Status.NOT_FOUND, f"there is no model '{name}' in the repository")
+            unloaded = name in self._unloaded
             self._unloaded.discard(name)
             await self._load(self._seen[name], options)
             if name in self.failures:
+                if unloaded and options is not None:
+                    self._unloaded.add(name)
                 raise ServeError(Status.INVALID_ARGUMENT, f"model '{name}' was not loaded: {self.failures[name]}")
 
     async def unload(self, name: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ovgpu.serve import classification
 from ovgpu.serve.classification import classified
 from ovgpu.serve.protocol import NamedTensor
 from ovgpu.types import Type
@@ -60,7 +61,7 @@ def test_the_whole_range_of_integers(client: Client) -> None:
     assert classes(client, "echo_i64", {"x": x}, count=3) == [[f"{2**63 - 1}:1", "-1:0", f"{-(2**63)}:2"]]
 
 
-@pytest.mark.parametrize("count", [3, 4, 2**31 - 1])
+@pytest.mark.parametrize("count", [3, 4, 2**32 - 1])
 def test_there_are_at_most_all_classes(client: Client, count: int) -> None:
     found = classes(client, "echo_i32", {"x": ROWS.astype(np.int32)}, count=count)
     assert found == [["5:1", "3:0", "1:2"], ["7:0", "7:2", "2:1"]]
@@ -96,7 +97,7 @@ def test_states_have_no_rows(client: Client) -> None:
     assert classes(client, "sums", {"x": x}, "steps", sequence_id=1, sequence_end=True) == ["2:0"]
 
 
-@pytest.mark.parametrize("count", [-1, 2**31, 1.5, "2", True, None], ids=str)
+@pytest.mark.parametrize("count", [-1, 2**32, 1.5, "2", True, None], ids=str)
 def test_wrong_counts(server: Serving, count: Any) -> None:
     status, _, body = post(
         server,
@@ -121,6 +122,14 @@ def test_json_has_no_binary_data_by_default(server: Serving) -> None:
     wanted = {"name": "y", "datatype": "BYTES", "shape": [1, 3]}
     texts = ["3.000000:0", "1.250000:2", "-20000000000.000000:1"]
     assert (status, json.loads(body)["outputs"]) == (200, [wanted | {"data": texts}])
+
+
+def test_too_many_strings(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(classification, "MAX_CLASSES", 5)
+    with server.client("gRPC") as client:
+        x = ROWS.astype(np.float32)
+        assert "6 classes of output 'y'" in fails("RESOURCE_EXHAUSTED", classes, client, "echo_f32", {"x": x}, count=9)
+        assert len(classes(client, "echo_f32", {"x": x}, count=2)) == 2
 
 
 def test_values_that_are_no_numbers() -> None:

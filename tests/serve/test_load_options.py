@@ -84,16 +84,16 @@ def test_the_delay_of_batches(repository: Path) -> None:
 
 def test_sequences(served: Serving, client: Client) -> None:
     """Their number, and the time after which idle ones end."""
-    load(
-        client,
-        "sums",
-        {"sequence_batching": {"max_sequence_idle_microseconds": 1000, "oldest": {"max_candidate_sequences": 2}}},
-    )
+    load(client, "sums", {"sequence_batching": {"oldest": {"max_candidate_sequences": 2}}})
     for id in (1, 2):
         client.infer("sums", {"x": X}, sequence_id=id, sequence_start=True)
     assert "all 2 sequences are open" in fails(
         "RESOURCE_EXHAUSTED", client.infer, "sums", {"x": X}, sequence_id=3, sequence_start=True
     )
+    for id in (1, 2):
+        client.infer("sums", {"x": X}, sequence_id=id, sequence_end=True)
+    load(client, "sums", {"sequence_batching": {"max_sequence_idle_microseconds": 1000}})
+    client.infer("sums", {"x": X}, sequence_id=1, sequence_start=True)
     until(lambda: len(served.server.service.sequences) == 0)
     load(client, "sums", {"max_batch_size": 0})
     found = config(served, "sums")
@@ -107,6 +107,8 @@ def test_the_own_configuration(served: Serving, client: Client, model: str) -> N
     client.client.load_model(model)
     found = config(served, model)
     load(client, model, found)
+    assert config(served, model) == found
+    load(client, model, dict.fromkeys(found) | {"max_batch_size": None, "dynamic_batching": None})  # all is left out
     assert config(served, model) == found
     changed = found | {"input": found["input"][::-1], "max_batch_size": 3 if model == "affine" else 0}
     load(client, model, changed)
@@ -154,6 +156,27 @@ def test_files_and_other_parameters(client: Client, served: Serving) -> None:
     for parameters, expected in (({"device": "CPU"}, b"no parameter 'device'"), ({"config": 3}, b"no string")):
         status, _, body = post(served, "/v2/repository/models/affine/load", {"parameters": parameters})
         assert status == 400 and expected in body
+
+
+def test_a_model_that_was_unloaded_stays_so_if_a_load_fails(tmp_path: Path) -> None:
+    """The client's options were wrong, and the server is ready."""
+    write(tmp_path, adding(1), "add")
+    with serving(tmp_path) as server, server.client("gRPC") as client:
+        client.client.unload_model("add")
+        fails("INVALID_ARGUMENT", load, client, "add", {"backend": "other"})
+        assert version(server, "add") == "" and client.client.is_server_ready()
+        client.client.load_model("add")
+        assert version(server, "add") == "1"
+
+
+def test_a_server_that_runs_without_batches(repository: Path) -> None:
+    with serving(repository, engine={"batching": False}) as server, server.client("gRPC") as client:
+        own = {model: config(server, model) for model in ("affine", "sums")}
+        for model, found in own.items():
+            load(client, model, found)
+            assert config(server, model) == found
+        load(client, "affine", {"max_batch_size": 2})
+        assert config(server, "affine")["max_batch_size"] == 2
 
 
 def test_batches_that_are_not_possible(tmp_path: Path) -> None:
