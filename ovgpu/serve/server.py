@@ -340,7 +340,8 @@ def _check_numbers(options: ServerOptions) -> None:
 
 
 def _open_engine(options: EngineOptions, path: Path, observer: Any, **changes: Any) -> Any:
-    return open_engine(path, replace(options, **changes), observer)
+    properties = {**options.properties, **changes.pop("properties", {})}
+    return open_engine(path, replace(options, properties=properties, **changes), observer)
 
 
 def _allow_open_files() -> None:

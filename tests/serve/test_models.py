@@ -68,8 +68,8 @@ def test_a_model_is_found_by_its_file_its_folder_and_its_repository(tmp_path: Pa
     write(tmp_path / "all", adding(1), "add", 10)
     write(tmp_path / "all", adding(1), "other", 1)
     found = Repository(tmp_path / "all").scan()
-    assert {name: files.version for name, files in found.items()} == {"add": 10, "other": 1}
-    assert found["add"].path == tmp_path / "all" / "add" / "10" / "model.xml"
+    assert {name: served.numbers for name, served in found.items()} == {"add": [10], "other": [1]}
+    assert found["add"].versions[0].path == tmp_path / "all" / "add" / "10" / "model.xml"
     assert list(Repository(folder / "model.xml").scan()) == ["model"]
     assert list(Repository(folder).scan()) == ["2"]
     assert list(Repository(folder, "mine").scan()) == ["mine"]
@@ -79,7 +79,7 @@ def test_a_model_is_found_by_its_file_its_folder_and_its_repository(tmp_path: Pa
         (exported / f"model.{suffix}").rename(exported / f"openvino_model.{suffix}")
     (exported / "openvino_tokenizer.xml").write_text("another model")
     assert list(Repository(exported).scan()) == ["tiny-llama"]
-    assert Repository(exported).scan()["tiny-llama"].path.name == "openvino_model.xml"
+    assert Repository(exported).scan()["tiny-llama"].versions[0].path.name == "openvino_model.xml"
     assert list(Repository(exported / "openvino_model.xml").scan()) == ["tiny-llama"]
 
 
@@ -89,7 +89,7 @@ def test_folders_that_are_no_versions_are_left_out(tmp_path: Path) -> None:
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "README.md").write_text("no model")
     found = Repository(tmp_path).scan()
-    assert {name: files.version for name, files in found.items()} == {"add": 1}
+    assert {name: served.numbers for name, served in found.items()} == {"add": [1]}
 
 
 def test_a_path_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_a_version_that_cannot_be_loaded_leaves_the_old_one(tmp_path: Path) -> N
         (tmp_path / "bad" / "1" / "model.xml").write_text("<net")
         until(lambda: {"add", "bad"} <= server.server.service.models.failures.keys())
         assert client.infer("add", {"x": X})["y"][0, 0] == 2
-        index = {x["name"]: x for x in client.client.get_model_repository_index()}
+        index = {x["name"]: x for x in client.client.get_model_repository_index() if x["version"] == "1"}
         assert index["add"]["state"] == "READY"
         assert index["bad"]["state"] == "UNAVAILABLE"
         assert index["bad"]["reason"] not in ("", "loading")
