@@ -57,14 +57,15 @@ class ServedFiles:
 
 
 class Repository:
-    """Models under a path: a model's file, its folder, or a folder of models with numbered versions."""
+    """Models under a path: a model's file, its folder, the folder of its numbered versions, or a folder of such."""
 
     def __init__(self, path: Path, name: str = "") -> None:
         self.path = path
         if not path.exists():
             raise ModelError(f"there is no file or folder {path}")
         self._single = path.is_file() or _model_file(path) is not None
-        if name and not self._single:
+        self._is_model = self._single or any(_files("", number, path / str(number)) for number in _versions(path))
+        if name and not self._is_model:
             raise ModelError(f"{path} is a repository: its folders name the models")
         self._name = name or (
             path.stem
@@ -80,17 +81,11 @@ class Repository:
             versions = {1: files} if (files := _files(self._name, 1, self.path)) else {}
             found = {self._name: _served(versions, self.path if self.path.is_dir() else self.path.parent)}
         else:
-            found = {
-                folder.name: _served(
-                    {
-                        number: files
-                        for number in _versions(folder)
-                        if (files := _files(folder.name, number, folder / str(number)))
-                    },
-                    folder,
-                )
-                for folder in sorted(_folders(self.path))
-            }
+            found = {}
+            for name, folder in self._model_folders().items():
+                all_files = {number: _files(name, number, folder / str(number)) for number in _versions(folder)}
+                versions = {number: files for number, files in all_files.items() if files is not None}
+                found[name] = _served(versions, folder)
         return {name: served for name, served in found.items() if served.versions}
 
     def version(self, name: str, number: str) -> ModelFiles | None:
@@ -98,11 +93,17 @@ class Repository:
         if self._single:
             found = self.scan().get(name)
             return found.versions[0] if found and number == "1" else None
-        folder = self.path / name
-        if name not in {model.name for model in _folders(self.path)} or number not in map(str, _versions(folder)):
+        folder = self._model_folders().get(name)
+        if folder is None or number not in map(str, _versions(folder)):
             return None
         files = _files(name, int(number), folder / number)
         return None if files is None else replace(files, settings=settings.read(folder, name)[0])
+
+    def _model_folders(self) -> dict[str, Path]:
+        """Return the folders of models with versions, by name."""
+        if self._is_model:
+            return {self._name: self.path}
+        return {folder.name: folder for folder in sorted(_folders(self.path))}
 
 
 def _served(versions: dict[int, ModelFiles], folder: Path) -> ServedFiles:

@@ -83,6 +83,23 @@ def test_a_model_is_found_by_its_file_its_folder_and_its_repository(tmp_path: Pa
     assert list(Repository(exported / "openvino_model.xml").scan()) == ["tiny-llama"]
 
 
+def test_the_folder_of_a_models_versions(tmp_path: Path) -> None:
+    """OpenVINO Model Server has such a path for each model."""
+    for number in (1, 2):
+        write(tmp_path, adding(number), "add", number)
+    (tmp_path / "add" / "ovgpu.toml").write_text("versions = 2")
+    assert Repository(tmp_path / "add").scan()["add"].numbers == [2, 1]
+    found = Repository(tmp_path / "add", "mine")
+    assert found.scan()["mine"].numbers == [2, 1]
+    older = found.version("mine", "1")
+    assert older is not None and older.path == tmp_path / "add" / "1" / "model.xml"
+    assert found.version("add", "1") is None and found.version("mine", "3") is None
+    with serving(tmp_path / "add", name="mine") as server, server.client("gRPC") as client:
+        assert client.infer("mine", {"x": X}, "1")["y"][0, 0] == 2
+    write(tmp_path / "numbers", adding(1), "1", 2)  # a repository of a model with the name 1
+    assert list(Repository(tmp_path / "numbers").scan()) == ["1"]
+
+
 def test_folders_that_are_no_versions_are_left_out(tmp_path: Path) -> None:
     write(tmp_path, adding(1), "add", 1)
     for name in ("add/02", "add/-3", "add/latest", "add/9", ".hidden/1", "empty"):
