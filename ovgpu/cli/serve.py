@@ -50,6 +50,12 @@ def add_to(commands: Any) -> None:
         help="name by which clients without a token may call REST, beside localhost and addresses; * means any",
     )
 
+    network.add_argument(
+        "--shared-memory",
+        action="store_true",
+        help="take tensors in shared memory: clients can read and write all that the server's user can",
+    )
+
     batches = parser.add_argument_group("batches and sequences")
     batches.add_argument("--max-batch-size", type=int, default=32, metavar="N", help="rows of a batch (32)")
     batches.add_argument("--max-sequences", type=int, default=64, metavar="N", help="open sequences of a model (64)")
@@ -184,6 +190,7 @@ def run(args: argparse.Namespace) -> None:
             drain_seconds=args.drain_seconds,
             keep_going=args.keep_going,
             allowed_hosts=tuple(args.allowed_host),
+            shared_memory=args.shared_memory,
         )
     )
     gc.set_threshold(10_000, 10, 10)  # requests make many objects, and no cycles

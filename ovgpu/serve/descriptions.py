@@ -14,17 +14,20 @@ from ovgpu.version import OWN
 EXTENSIONS = [
     "binary_tensor_data",
     "classification",
+    "logging",
     "model_configuration",
     "model_repository",
     "sequence",
+    "sequence(string_id)",
     "statistics",
 ]
 PLATFORM = "openvino_ir"
 
 
-def server() -> dict[str, Any]:
+def server(shared_memory: bool) -> dict[str, Any]:
     """Return the metadata of the server."""
-    return {"name": "ovgpu", "version": OWN, "extensions": EXTENSIONS}
+    extensions = [*EXTENSIONS, "system_shared_memory"] if shared_memory else EXTENSIONS
+    return {"name": "ovgpu", "version": OWN, "extensions": extensions}
 
 
 def model(models: Models, name: str, number: str) -> dict[str, Any]:
@@ -77,27 +80,38 @@ def _config_port(port: Port, first: int, optional: bool = False) -> dict[str, An
 
 
 def statistics(version: Version) -> dict[str, Any]:
-    """Return the statistics of a model, as a ModelStatistics of Triton: counts, and times in nanoseconds."""
+    """Return the statistics of a model, as a ModelStatistics of Triton: counts, and times in nanoseconds.
+
+    Times of inputs and outputs are part of ``compute_infer``.
+    """
     measured = version.statistics
     with measured.lock:
         inferences = measured.waited.count
+        never: dict[str, int] = {"count": 0, "ns": 0}
         return {
             "name": version.name,
             "version": version.number,
             "last_inference": measured.last_inference,
-            "inference_count": inferences,
+            "inference_count": int(measured.rows.sum),
             "execution_count": measured.computed.count,
             "inference_stats": {
                 "success": {"count": measured.succeeded, "ns": measured.nanoseconds[0]},
                 "fail": {"count": measured.failed, "ns": measured.nanoseconds[1]},
                 "queue": {"count": inferences, "ns": measured.queue_nanoseconds},
-                "compute_infer": {"count": inferences, "ns": measured.inference_nanoseconds},
+                **_computed(inferences, measured.inference_nanoseconds),
+                "cache_hit": never,
+                "cache_miss": never,
             },
             "batch_stats": [
-                {"batch_size": rows, "compute_infer": {"count": size.count, "ns": size.nanoseconds}}
+                {"batch_size": rows, **_computed(size.count, size.nanoseconds)}
                 for rows, size in sorted(measured.sizes.items())
             ],
         }
+
+
+def _computed(count: int, nanoseconds: int) -> dict[str, Any]:
+    durations = {"compute_input": 0, "compute_infer": nanoseconds, "compute_output": 0}
+    return {name: {"count": count, "ns": ns} for name, ns in durations.items()}
 
 
 def all_statistics(models: Models, name: str = "", number: str = "") -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from ovgpu.serve.service import Service
 messages: Any = health_pb2  # Any, because the module makes its classes when it is imported
 
 SERVER = ("", "inference.GRPCInferenceService")  # services that are the server; others are models
-WATCH_SECONDS = 0.25  # after which a watched status is looked at again
+WATCH_SECONDS = 0.5  # after which a watched status is looked at again
 
 
 class HealthService(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
@@ -55,8 +55,8 @@ class HealthService(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
         service, models = self._service, self._service.models
         if name in SERVER:
             serving = service.ready
-        elif any(name == row[0] for row in models.index()):
-            serving = service.accepting and name in models.current
+        elif models.has(name):
+            serving = service.accepting and not service.draining and name in models.current
         else:
             return None
         found: int = messages.HealthCheckResponse.SERVING if serving else messages.HealthCheckResponse.NOT_SERVING

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,16 @@ from google.protobuf.message import Message
 from tritonclient.grpc import service_pb2
 
 from ovgpu.serve.errors import invalid
-from ovgpu.serve.protocol import InferenceRequest, InferenceResponse, NamedTensor, requested_output
-from ovgpu.serve.rest import MAX_TENSORS, check_parameters, deadline
+from ovgpu.serve.protocol import (
+    InferenceRequest,
+    InferenceResponse,
+    NamedTensor,
+    PlacedInput,
+    placement,
+    placement_parameters,
+    requested_output,
+)
+from ovgpu.serve.rest import MAX_TENSORS, deadline
 from ovgpu.serve.tensors import NAMES, Array, check_shape, element_type, from_bytes, objects, shaped, to_bytes
 from ovgpu.types import Type
 
@@ -40,34 +49,39 @@ def parse(message: Any, time_remaining: float | None) -> InferenceRequest:
         raise invalid(
             f"the request has {len(message.inputs)} inputs and {len(message.outputs)} outputs, not 1 to {MAX_TENSORS}"
         )
+    places = [placement(tensor.name, parameters_of(tensor.parameters)) for tensor in message.inputs]
     raw = message.raw_input_contents
-    if raw and len(raw) != len(message.inputs):
-        raise invalid(f"the request has {len(message.inputs)} inputs, but raw contents of {len(raw)}")
-    inputs = []
-    for i, tensor in enumerate(message.inputs):
-        check_parameters(parameters_of(tensor))
+    if raw and len(raw) != places.count(None):
+        raise invalid(f"the request has {places.count(None)} inputs, but raw contents of {len(raw)}")
+    inputs, placed, contents = [], [], iter(raw)
+    for tensor, place in zip(message.inputs, places):
         dtype, shape = element_type(tensor.name, tensor.datatype), check_shape(tensor.name, list(tensor.shape))
+        if place is not None:
+            if tensor.HasField("contents"):
+                raise invalid(f"input '{tensor.name}' has contents and a place in shared memory")
+            placed.append(PlacedInput(tensor.name, dtype, shape, place))
+            continue
         array = (
-            from_bytes(tensor.name, dtype, shape, raw[i])
+            from_bytes(tensor.name, dtype, shape, next(contents))
             if raw
             else _from_contents(tensor.name, dtype, shape, tensor.contents)
         )
         inputs.append(NamedTensor(tensor.name, dtype, array))
-    outputs = {output.name: parameters_of(output) for output in message.outputs}  # each once
-    for given in outputs.values():
-        check_parameters(given)
+    outputs = {output.name: parameters_of(output.parameters) for output in message.outputs}  # each once
     requested = tuple([requested_output(name, given) for name, given in outputs.items()])
-    parameters = parameters_of(message)
+    parameters = parameters_of(message.parameters)
     ends = deadline(parameters)
     if time_remaining is not None:
         ends = min(time.monotonic() + time_remaining, ends or float("inf"))
-    return InferenceRequest(message.model_name, message.model_version, inputs, requested, message.id, parameters, ends)
+    return InferenceRequest(
+        message.model_name, message.model_version, inputs, requested, message.id, parameters, ends, placed
+    )
 
 
-def parameters_of(message: Any) -> dict[str, Any]:
-    """Return the parameters of a message by name."""
+def parameters_of(messages: Any) -> dict[str, Any]:
+    """Return the values in a map of messages for parameters."""
     parameters = {}
-    for name, parameter in message.parameters.items():
+    for name, parameter in messages.items():
         field = parameter.WhichOneof("parameter_choice")
         parameters[name] = getattr(parameter, field) if field else None
     return parameters
@@ -91,17 +105,27 @@ def _from_contents(name: str, dtype: Type, shape: tuple[int, ...], contents: Mes
 def format(response: InferenceResponse) -> Any:
     """Return a response as a ModelInferResponse, with raw contents."""
     message = messages.ModelInferResponse(model_name=response.model, model_version=response.version, id=response.id)
-    for name, value in response.parameters.items():
-        parameter = message.parameters[name]
+    set_parameters(message.parameters, response.parameters)
+    for tensor in response.outputs:
+        output = message.outputs.add(name=tensor.name, datatype=NAMES[tensor.dtype], shape=tensor.array.shape)
+        if tensor.placement is not None:
+            set_parameters(output.parameters, placement_parameters(tensor.placement))
+        raw = to_bytes(tensor.array, tensor.dtype) if tensor.placement is None else b""
+        message.raw_output_contents.append(raw)
+    return message
+
+
+def set_parameters(messages: Any, parameters: Mapping[str, Any]) -> None:
+    """Set values in a map of messages for parameters, or for settings."""
+    for name, value in parameters.items():
+        parameter = messages[name]
         if isinstance(value, bool):
             parameter.bool_param = value
+        elif isinstance(value, int) and hasattr(parameter, "uint32_param"):
+            parameter.uint32_param = value
         elif isinstance(value, int) and value >= 2**63:
             parameter.uint64_param = value
         elif isinstance(value, int):
             parameter.int64_param = value
         else:
             parameter.string_param = value
-    for tensor in response.outputs:
-        message.outputs.add(name=tensor.name, datatype=NAMES[tensor.dtype], shape=tensor.array.shape)
-        message.raw_output_contents.append(to_bytes(tensor.array, tensor.dtype))
-    return message

@@ -8,17 +8,38 @@ from typing import Any
 
 from tritonclient.grpc import service_pb2_grpc
 
-from ovgpu.serve import descriptions
+from ovgpu.serve import descriptions, log_settings
 from ovgpu.serve.calls import Call, recorded
 from ovgpu.serve.errors import ServeError, Status
 from ovgpu.serve.grpc_guard import INTERFACE, metadata
-from ovgpu.serve.grpc_messages import format, messages, parameters_of, parse
+from ovgpu.serve.grpc_messages import format, messages, parameters_of, parse, set_parameters
 from ovgpu.serve.held_bytes import HeldAnswers, HeldBytes
 from ovgpu.serve.load_options import load_options
+from ovgpu.serve.models import Models
 from ovgpu.serve.service import Service
+from ovgpu.serve.shared_memory import NO_CUDA
 
 LARGE = 1 << 18  # bytes: longer messages are converted on another thread than the event loop's
 MAX_OUTSTANDING = 128  # inferences of a stream: no more are read until the client has taken their responses
+
+
+def _whole(models: Models, request: Any) -> Models:
+    """Return the models of the only repository. Raise ServeError if a request names one."""
+    if request.repository_name:
+        raise ServeError(Status.UNIMPLEMENTED, "repository_name is not supported: there is one repository")
+    return models
+
+
+def _refusing(method: str, text: str) -> Any:
+    """Return the method of a call that Triton has, and this server has not."""
+
+    async def refuse(self: GrpcService, request: Any, context: Any) -> Any:
+        def fail() -> Any:
+            raise ServeError(Status.UNIMPLEMENTED, text)
+
+        return await self._describe(method, request, context, fail)
+
+    return refuse
 
 
 class GrpcService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
@@ -119,7 +140,10 @@ class GrpcService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignor
     async def ServerMetadata(self, request: Any, context: Any) -> Any:
         """Return the server's metadata."""
         return await self._describe(
-            "ServerMetadata", request, context, lambda: messages.ServerMetadataResponse(**descriptions.server())
+            "ServerMetadata",
+            request,
+            context,
+            lambda: messages.ServerMetadataResponse(**descriptions.server(self._service.memory.enabled)),
         )
 
     async def ModelMetadata(self, request: Any, context: Any) -> Any:
@@ -161,7 +185,9 @@ class GrpcService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignor
             "RepositoryIndex",
             request,
             context,
-            lambda: messages.RepositoryIndexResponse(models=descriptions.index(self._service.models, request.ready)),
+            lambda: messages.RepositoryIndexResponse(
+                models=descriptions.index(_whole(self._service.models, request), request.ready)
+            ),
         )
 
     async def RepositoryModelLoad(self, request: Any, context: Any) -> Any:
@@ -169,8 +195,8 @@ class GrpcService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignor
 
         async def load(call: Call) -> Any:
             call.model = request.model_name
-            options = await asyncio.to_thread(load_options, parameters_of(request))
-            await self._service.models.load(request.model_name, options)
+            options = await asyncio.to_thread(load_options, parameters_of(request.parameters))
+            await _whole(self._service.models, request).load(request.model_name, options)
             return messages.RepositoryModelLoadResponse()
 
         return await self._answer("RepositoryModelLoad", request, context, load)
@@ -180,10 +206,60 @@ class GrpcService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignor
 
         async def unload(call: Call) -> Any:
             call.model = request.model_name
-            await self._service.models.unload(request.model_name)
+            await _whole(self._service.models, request).unload(request.model_name)
             return messages.RepositoryModelUnloadResponse()
 
         return await self._answer("RepositoryModelUnload", request, context, unload)
+
+    # ---- shared memory
+
+    async def SystemSharedMemoryStatus(self, request: Any, context: Any) -> Any:
+        """Return a region of shared memory, or all."""
+        return await self._describe(
+            "SystemSharedMemoryStatus",
+            request,
+            context,
+            lambda: messages.SystemSharedMemoryStatusResponse(
+                regions={region["name"]: region for region in self._service.memory.status(request.name)}
+            ),
+        )
+
+    async def SystemSharedMemoryRegister(self, request: Any, context: Any) -> Any:
+        """Register a region of shared memory."""
+
+        def register() -> Any:
+            self._service.memory.register(request.name, request.key, request.offset, request.byte_size)
+            return messages.SystemSharedMemoryRegisterResponse()
+
+        return await self._describe("SystemSharedMemoryRegister", request, context, register)
+
+    async def SystemSharedMemoryUnregister(self, request: Any, context: Any) -> Any:
+        """Unregister a region of shared memory, or all."""
+
+        def unregister() -> Any:
+            self._service.memory.unregister(request.name)
+            return messages.SystemSharedMemoryUnregisterResponse()
+
+        return await self._describe("SystemSharedMemoryUnregister", request, context, unregister)
+
+    CudaSharedMemoryStatus = _refusing("CudaSharedMemoryStatus", NO_CUDA)
+    CudaSharedMemoryRegister = _refusing("CudaSharedMemoryRegister", NO_CUDA)
+    CudaSharedMemoryUnregister = _refusing("CudaSharedMemoryUnregister", NO_CUDA)
+
+    # ---- settings
+
+    async def LogSettings(self, request: Any, context: Any) -> Any:
+        """Change settings of the log, and return all."""
+
+        def change() -> Any:
+            log_settings.settings.update(parameters_of(request.settings))
+            response = messages.LogSettingsResponse()
+            set_parameters(response.settings, log_settings.settings.values())
+            return response
+
+        return await self._describe("LogSettings", request, context, change)
+
+    TraceSetting = _refusing("TraceSetting", log_settings.NO_TRACE)
 
     # ---- calls
 

@@ -19,6 +19,7 @@ from ovgpu.serve.access import AllowedHosts
 from ovgpu.serve.calls import Call, recorded
 from ovgpu.serve.errors import ServeError, Status
 from ovgpu.serve.held_bytes import HeldBytes
+from ovgpu.serve.http_extensions import extension_routes
 from ovgpu.serve.load_options import load_options
 from ovgpu.serve.metrics import CONTENT_TYPE, Metrics
 from ovgpu.serve.models import Version
@@ -103,6 +104,7 @@ class HttpApp:
                 self._route("POST", "/v2/repository/index", "RepositoryIndex", self._index),
                 self._route("POST", "/v2/repository/models/{model}/load", "RepositoryModelLoad", self._load),
                 self._route("POST", "/v2/repository/models/{model}/unload", "RepositoryModelUnload", self._unload),
+                *extension_routes(self._route, self._json, service.memory),
             ],
             exception_handlers={HTTPException: _unknown_route},
         )
@@ -245,7 +247,7 @@ class HttpApp:
         return JSONResponse({"name": self._version(request).name, "ready": ready}, 200 if ready else 503)
 
     async def _server_metadata(self, request: Request, call: Call) -> Response:
-        return JSONResponse(descriptions.server())
+        return JSONResponse(descriptions.server(self._service.memory.enabled))
 
     async def _metadata(self, request: Request, call: Call) -> Response:
         return JSONResponse(descriptions.model(self._models, *self._names(request)))

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
+from ovgpu.errors import Error
 from ovgpu.serve.classification import CLASSIFIED, classified
 from ovgpu.serve.engines import Engine, Port
 from ovgpu.serve.errors import invalid
 from ovgpu.serve.protocol import CONTROL, CONTROL_ID, InferenceRequest, NamedTensor, RequestedOutput
 from ovgpu.types import Type
+
+LARGE = 1 << 18  # bytes: more than these are copied on another thread than the event loop's
 
 
 def named_output(port: Port, array: Any) -> NamedTensor:
@@ -100,20 +104,50 @@ async def infer(engine: Engine, inputs: dict[int, Any]) -> Any:
         return await outputs_of(engine.submit(inputs))  # which refuses different numbers
     if len(counts) > 1:
         raise invalid(f"the inputs have different numbers of rows: {', '.join(map(str, sorted(counts)))}")
-    submitted, outputs = deque[Future[Any]](), []
+    submitted, joined = deque[tuple[int, Future[Any]]](), list[Any]()
+    total = max(counts)
+
+    async def join_first() -> None:
+        start, future = submitted.popleft()
+        outputs = await outputs_of(future)
+        if not joined:
+            shapes = [_resized(output.shape, axis, total) for output, axis in zip(outputs, engine.output_batch_axes)]
+            joined.extend([np.empty(shape, output.dtype) for shape, output in zip(shapes, outputs)])
+        parts = [whole[_rows(axis, start, most)] for whole, axis in zip(joined, engine.output_batch_axes)]
+        if sum(output.nbytes for output in outputs) < LARGE:
+            _copy(outputs, parts)
+        else:
+            await asyncio.to_thread(_copy, outputs, parts)
+
     try:
-        for start in range(0, max(counts), most):
+        for start in range(0, total, most):
             if len(submitted) == 2 * engine.parallel:  # one runs, one waits: other clients have their turn in between
-                outputs.append(await outputs_of(submitted.popleft()))
-            rows = {i: (*(slice(None),) * axis, slice(start, start + most)) for i, axis in axes.items()}
-            submitted.append(engine.submit({i: x[rows[i]] if i in rows else x for i, x in inputs.items()}))
+                await join_first()
+            part = {i: x[_rows(axes[i], start, most)] if i in axes else x for i, x in inputs.items()}
+            submitted.append((start, engine.submit(part)))
         while submitted:
-            outputs.append(await outputs_of(submitted.popleft()))
+            await join_first()
     except BaseException:
-        for future in submitted:
+        for _, future in submitted:
             future.cancel()
         raise
-    return await asyncio.to_thread(lambda: [*map(np.concatenate, zip(*outputs), engine.output_batch_axes)])
+    return joined
+
+
+def _rows(axis: int, start: int, count: int) -> tuple[slice, ...]:
+    """Return the index of some rows of an array."""
+    return (*(slice(None),) * axis, slice(start, start + count))
+
+
+def _resized(shape: tuple[int, ...], axis: int, extent: int) -> tuple[int, ...]:
+    return (*shape[:axis], extent, *shape[axis + 1 :])
+
+
+def _copy(sources: Sequence[Any], targets: Sequence[Any]) -> None:
+    for source, target in zip(sources, targets):
+        if source.shape != target.shape:
+            raise Error(f"an output has the shape {source.shape} in one batch, and {target.shape} in another")
+        target[...] = source
 
 
 async def outputs_of(future: Future[Any]) -> Any:

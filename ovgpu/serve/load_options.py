@@ -36,8 +36,8 @@ NUMBERS = {
 FIXED = ("name", "platform", "backend", "input", "output", "parameters")
 
 
-def load_options(parameters: Mapping[str, Any]) -> LoadOptions:
-    """Return the options in the parameters of a load: the parameter ``config`` is the JSON of a ModelConfig.
+def load_options(parameters: Mapping[str, Any]) -> LoadOptions | None:
+    """Return the options in the parameters of a load: ``config`` is the JSON of a ModelConfig. None without it.
 
     Raises: ServeError for a malformed configuration, and for fields and parameters that the server does not support.
     """
@@ -49,7 +49,7 @@ def load_options(parameters: Mapping[str, Any]) -> LoadOptions:
         if name != "config":
             raise invalid(f"load has no parameter '{name}'")
     if "config" not in parameters:
-        return LoadOptions()
+        return None
     text = parameters["config"]
     if not isinstance(text, str):
         raise invalid("the parameter config is no string")
@@ -69,8 +69,10 @@ def load_options(parameters: Mapping[str, Any]) -> LoadOptions:
         if not 0 <= number <= NUMBERS[path]:
             raise invalid(f"{path} is {number}, not 0 to {NUMBERS[path]}")
     changes: dict[str, Any] = {}
-    if BATCH in given:
-        changes |= {"max_batch_size": given[BATCH]} if given[BATCH] else {"batching": "sequence_batching" in config}
+    if given.get(BATCH):
+        changes |= {"batching": True, "max_batch_size": given[BATCH]}
+    elif BATCH in given and "sequence_batching" not in config:
+        changes["batching"] = False
     if given.get(SEQUENCES):
         changes["max_sequences"] = given[SEQUENCES]
     for path in (DELAY, SEQUENCE_DELAY):
@@ -86,7 +88,7 @@ def _numbers(document: Any, at: str = "") -> Iterator[tuple[str, int]]:
     """
     for name, value in document.items():
         path = at + re.sub("[A-Z]", lambda capital: f"_{capital[0].lower()}", name)
-        if path in NUMBERS:
+        if path in NUMBERS and value is not None:
             yield path, int(value)
         elif isinstance(value, dict):
             yield from _numbers(value, f"{path}.")

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from queue import SimpleQueue
 
+from ovgpu.serve import log_settings
 from ovgpu.serve.calls import access
 
 MAX_LINES = 4096  # that wait to be written; others are dropped
@@ -95,6 +96,7 @@ def logging_to_queues(calls: bool) -> Iterator[None]:
     """
     messages = QueuedHandler(STDERR, "%d lines of this log were dropped")
     messages.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    messages.addFilter(log_settings.settings)
     handlers = [(logging.getLogger(), messages)]
     logging.getLogger("ovgpu.serve").setLevel(logging.INFO)
     access.propagate = False

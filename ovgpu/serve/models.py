@@ -144,6 +144,10 @@ class Models:
         """Return the names of models that could not be loaded in any version, and that no client has unloaded."""
         return [name for name in self.failures if name not in self.current and name not in self._unloaded]
 
+    def has(self, name: str) -> bool:
+        """Return whether the repository has a model, loaded or not."""
+        return name in self.current or name in self._seen
+
     def index(self) -> list[tuple[str, str, str, str]]:
         """Return (name, version, state, reason) of each model of the repository."""
         rows = [(version.name, version.number, "READY", "") for version in self.serving()]
@@ -180,21 +184,25 @@ class Models:
     async def load(self, name: str, options: LoadOptions | None = None) -> None:
         """Load the versions of a model, even if they are loaded already. Raise ServeError if that fails.
 
-        The options are those of this load: a version that is loaded later has the server's again.
+        The options are those of this load: a version that is loaded later has the server's again. If a load with
+        options fails, a model that was unloaded stays so.
         """
         async with self._changing:
             self._seen = await asyncio.to_thread(self._repository.scan)
             if name not in self._seen:
                 raise ServeError(Status.NOT_FOUND, f"there is no model '{name}' in the repository")
+            unloaded = name in self._unloaded
             self._unloaded.discard(name)
             found = self._seen[name]
             for files in found.versions if self._is_sound(name, found) else ():
                 await self._load(files, options)
             self._choose(name)
-            for number in (0, *found.numbers):
-                if (name, number) in self._failed:
-                    reason = self._failed[name, number]
-                    raise ServeError(Status.INVALID_ARGUMENT, f"model '{name}' was not loaded: {reason}")
+            failures = [self._failed[name, n] for n in (0, *found.numbers) if (name, n) in self._failed]
+            if failures:
+                if unloaded and options is not None:
+                    self._unloaded.add(name)
+                    self._retire(name)
+                raise ServeError(Status.INVALID_ARGUMENT, f"model '{name}' was not loaded: {failures[0]}")
 
     async def unload(self, name: str) -> None:
         """Unload a model until `load` is called. Its inferences and sequences continue until they end."""

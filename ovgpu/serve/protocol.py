@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
-from ovgpu.serve.errors import invalid
+from ovgpu.serve.errors import ServeError, Status, invalid
 from ovgpu.types import Type
 
 Array = np.ndarray[Any, Any]
@@ -19,12 +19,33 @@ NO_CONTROL, START, END = 0, 1, 2  # values of CONTROL
 
 
 @dataclass(frozen=True)
+class Placement:
+    """Bytes in a region of shared memory."""
+
+    region: str
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True)
 class NamedTensor:
-    """Input or output with its name, element type and values."""
+    """Input or output with its name, element type and values. ``placement`` has the values of an output in shared
+    memory."""
 
     name: str
     dtype: Type
     array: Array
+    placement: Placement | None = None
+
+
+@dataclass(frozen=True)
+class PlacedInput:
+    """Input whose values are in shared memory."""
+
+    name: str
+    dtype: Type
+    shape: tuple[int, ...]
+    placement: Placement
 
 
 @dataclass(frozen=True)
@@ -46,10 +67,35 @@ class SequenceStep:
 
 @dataclass(frozen=True)
 class RequestedOutput:
-    """Output that a request asks for. If ``classes`` is not 0, its highest values are wanted, see `classified`."""
+    """Output that a request asks for. If ``classes`` is not 0, its highest values are wanted, see `classified`.
+    ``placement`` is a place in shared memory for its values."""
 
     name: str
     classes: int = 0
+    placement: Placement | None = None
+
+
+def placement(name: str, parameters: Mapping[str, Any]) -> Placement | None:
+    """Return the place in shared memory that the parameters of an input or output have, or None without one.
+
+    Raises: ServeError for wrong ones.
+    """
+    region, size = parameters.get("shared_memory_region"), parameters.get("shared_memory_byte_size")
+    offset = parameters.get("shared_memory_offset", 0)
+    if region is None and size is None:
+        return None
+    if not isinstance(region, str) or any(type(x) is not int or not 0 <= x < 2**62 for x in (offset, size)):
+        raise invalid(f"'{name}' needs shared_memory_region and shared_memory_byte_size, a string and a number")
+    return Placement(region, offset, cast(int, size))
+
+
+def placement_parameters(place: Placement) -> dict[str, Any]:
+    """Return the parameters of an output that is in shared memory."""
+    return {
+        "shared_memory_region": place.region,
+        "shared_memory_offset": place.offset,
+        "shared_memory_byte_size": place.size,
+    }
 
 
 def requested_output(name: str, parameters: Mapping[str, Any]) -> RequestedOutput:
@@ -57,12 +103,16 @@ def requested_output(name: str, parameters: Mapping[str, Any]) -> RequestedOutpu
     classes = parameters.get("classification", 0)
     if type(classes) is not int or not 0 <= classes < 2**31:
         raise invalid(f"classification {classes!r} of output '{name}' is no number of classes")
-    return RequestedOutput(name, classes)
+    place = placement(name, parameters)
+    if place is not None and classes:
+        raise invalid(f"classes of output '{name}' cannot be in shared memory")
+    return RequestedOutput(name, classes, place)
 
 
 @dataclass
 class InferenceRequest:
-    """Request for an inference. ``outputs`` are the wanted outputs; an empty tuple means all of them.
+    """Request for an inference. ``outputs`` are the wanted outputs; an empty tuple means all of them. ``placed`` are
+    inputs that must be read from shared memory.
 
     ``parameters`` are those of the request, such as ``sequence_id``; ``deadline`` is a time of `time.monotonic`.
     """
@@ -74,6 +124,12 @@ class InferenceRequest:
     id: str = ""
     parameters: dict[str, Any] = field(default_factory=dict)
     deadline: float | None = None
+    placed: list[PlacedInput] = field(default_factory=list)
+
+    def refuse_shared_memory(self) -> None:
+        """Raise ServeError if inputs or outputs are in shared memory."""
+        if self.placed or any(output.placement for output in self.outputs):
+            raise ServeError(Status.UNIMPLEMENTED, "shared memory is not supported")
 
     def sequence(self, names: frozenset[str]) -> SequenceStep | None:
         """Return the step of a sequence that the request asks for, or None. ``names`` are those of the model's inputs.

@@ -10,15 +10,22 @@ from typing import Any
 
 import orjson
 
-from ovgpu.serve.errors import ServeError, Status, invalid
-from ovgpu.serve.protocol import InferenceRequest, InferenceResponse, NamedTensor, requested_output
+from ovgpu.serve.errors import invalid
+from ovgpu.serve.protocol import (
+    InferenceRequest,
+    InferenceResponse,
+    NamedTensor,
+    PlacedInput,
+    placement,
+    placement_parameters,
+    requested_output,
+)
 from ovgpu.serve.tensors import NAMES, check_shape, dump, dump_tensor, element_type, from_bytes, from_json, to_bytes
 
 MAX_TENSORS = 1024
 MAX_TIMEOUT = 10**15  # us: longer timeouts are cut to this one, which never ends
 MAX_OTHER_VALUES = 1 << 17
 """Values of JSON that only Python's module reads, while no other thread runs: some 25 ms."""
-UNSUPPORTED = ("shared_memory_region",)  # parameters of tensors
 
 
 @dataclass(frozen=True)
@@ -43,12 +50,18 @@ def parse(body: bytearray, json_length: int | None, model: str, version: str) ->
     tensors = _objects(document, "inputs")
     if not tensors:
         raise invalid("the request has no inputs")
-    inputs, offset = [], 0
+    inputs, placed, offset = [], [], 0
     for tensor in tensors:
         name = _text(tensor, "name")
         dtype, shape = element_type(name, tensor.get("datatype")), check_shape(name, tensor.get("shape", ()))
         parameters = parameters_of(tensor)
         size = parameters.get("binary_data_size")
+        place = placement(name, parameters)
+        if place is not None:
+            if size is not None or "data" in tensor:
+                raise invalid(f"input '{name}' has data and a place in shared memory")
+            placed.append(PlacedInput(name, dtype, shape, place))
+            continue
         if size is None:
             array = from_json(name, dtype, shape, tensor.get("data"))
         else:
@@ -68,7 +81,7 @@ def parse(body: bytearray, json_length: int | None, model: str, version: str) ->
     wanted = Wanted(binary, bool(parameters.get("binary_data_output", False)))
     requested = tuple([requested_output(name, given) for name, given in outputs.items()])
     return InferenceRequest(
-        model, version, inputs, requested, _text(document, "id", ""), parameters, deadline(parameters)
+        model, version, inputs, requested, _text(document, "id", ""), parameters, deadline(parameters), placed
     ), wanted
 
 
@@ -118,19 +131,11 @@ def _text(document: dict[str, Any], key: str, default: str | None = None) -> str
 
 
 def parameters_of(document: dict[str, Any]) -> dict[str, Any]:
-    """Return the parameters of a request, an input or an output. Raise ServeError as `check_parameters` does."""
+    """Return the parameters of a request, an input or an output. Raise ServeError if they are no object."""
     parameters = document.get("parameters", {})
     if not isinstance(parameters, dict):
         raise invalid("'parameters' is no object")
-    check_parameters(parameters)
     return parameters
-
-
-def check_parameters(parameters: Mapping[str, Any]) -> None:
-    """Raise ServeError for parameters that are not supported, but would change the meaning of a request."""
-    for name in UNSUPPORTED:
-        if parameters.get(name):
-            raise ServeError(Status.UNIMPLEMENTED, f"the parameter {name} is not supported")
 
 
 def format(response: InferenceResponse, wanted: Wanted) -> tuple[bytes, int | None]:
@@ -138,7 +143,9 @@ def format(response: InferenceResponse, wanted: Wanted) -> tuple[bytes, int | No
     outputs, parts = [], []
     for tensor in response.outputs:
         output: dict[str, Any] = {"name": tensor.name, "datatype": NAMES[tensor.dtype], "shape": tensor.array.shape}
-        if wanted.binary.get(tensor.name, wanted.binary_by_default):
+        if tensor.placement is not None:
+            outputs.append(dump({**output, "parameters": placement_parameters(tensor.placement)}))
+        elif wanted.binary.get(tensor.name, wanted.binary_by_default):
             parts.append(to_bytes(tensor.array, tensor.dtype))
             outputs.append(dump({**output, "parameters": {"binary_data_size": len(parts[-1])}}))
         else:

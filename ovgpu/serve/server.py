@@ -34,6 +34,7 @@ from ovgpu.serve.models import Models, OpenEngine
 from ovgpu.serve.repository import Repository
 from ovgpu.serve.sequences import OpenSequences
 from ovgpu.serve.service import Service
+from ovgpu.serve.shared_memory import SharedMemory
 from ovgpu.serve.states import StateFolder
 from ovgpu.serve.tls import certificate
 from ovgpu.serve.tokens import Tokens
@@ -74,6 +75,7 @@ class ServerOptions:
     drain_seconds: float = 0.0
     keep_going: bool = False
     allowed_hosts: tuple[str, ...] = ()
+    shared_memory: bool = False
 
 
 class Server:
@@ -129,7 +131,12 @@ class Server:
         states = StateFolder(options.state_dir) if options.state_dir else None
         models = Models(self._repository, self._opener, options.max_queue, digests=states is not None)
         self.service = service = Service(
-            models, OpenSequences(options.idle_seconds), states, options.discard_states, options.keep_going
+            models,
+            OpenSequences(options.idle_seconds),
+            states,
+            options.discard_states,
+            options.keep_going,
+            memory=SharedMemory(options.shared_memory, self.held, options.body_mib * MIB),
         )
         http = self._http_server(service)
         listening = self._listen()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
@@ -16,6 +17,7 @@ from ovgpu.serve.inference import infer, named_outputs, numbered_inputs, wanted_
 from ovgpu.serve.models import Models, Version
 from ovgpu.serve.protocol import CONTROL_ID, InferenceRequest, InferenceResponse, NamedTensor, SequenceStep
 from ovgpu.serve.sequences import OpenSequences
+from ovgpu.serve.shared_memory import SharedMemory
 from ovgpu.serve.states import StateFolder, StoredSequence
 from ovgpu.types import Type
 
@@ -36,9 +38,12 @@ class Service:
         states: StateFolder | None = None,
         discard_states: bool = False,
         keep_going: bool = False,
+        *,
+        memory: SharedMemory,
     ) -> None:
         self.models, self.sequences, self._states = models, sequences, states
         self._discard_states, self._keep_going = discard_states, keep_going
+        self.memory = memory
         self.draining = False  # True when the server is about to stop, and still accepts inferences
         self.stopping = asyncio.Event()
         self.loaded = False  # True after the models of the repository have been loaded once
@@ -63,6 +68,10 @@ class Service:
         if not self.accepting:
             doing = "stopping" if self.stopping.is_set() else "loading its models"
             raise ServeError(Status.UNAVAILABLE, f"the server is {doing}", 1)
+        if request.placed:
+            with self.memory.holding(request.placed):
+                inputs = [*request.inputs, *await self.memory.read(request.placed)]
+                return await self.infer(replace(request, inputs=inputs, placed=[]), interface, method)
         version, step = self._version(request)
         try:
             with version.admitted():
@@ -92,6 +101,9 @@ class Service:
         controlled = engine.stateful and step is not None and step.strict
         inputs = numbered_inputs(engine, request, controlled)
         wanted = wanted_outputs(engine, request)
+        for index, output in wanted:
+            if output.placement is not None:
+                self.memory.check_output(engine.outputs[index], output.placement)
         left = None if request.deadline is None else request.deadline - time.monotonic()
         parameters: dict[str, Any] = {}
         try:
@@ -108,7 +120,16 @@ class Service:
                     outputs = await self.sequences.infer(version, request.model, step, inputs)
         except TimeoutError:
             raise ServeError(Status.DEADLINE_EXCEEDED, "the deadline of the inference has passed") from None
-        named = named_outputs(engine, wanted, outputs)
+        if any(output.classes for _, output in wanted):
+            named = await asyncio.to_thread(named_outputs, engine, wanted, outputs)
+        else:
+            named = named_outputs(engine, wanted, outputs)
+        for i, (_, output) in enumerate(wanted):
+            if output.placement is not None:
+                named[i] = await self.memory.write(named[i], output.placement)
+        if log.isEnabledFor(logging.DEBUG):
+            shapes = [{tensor.name: tensor.array.shape for tensor in tensors} for tensors in (request.inputs, named)]
+            log.debug("inference of model '%s', version %s: %s to %s", request.model, version.number, *shapes)
         if controlled and step is not None:
             named.append(NamedTensor(CONTROL_ID, Type.u64, np.array([step.id], np.uint64)))
         return InferenceResponse(request.model, version.number, request.id, named, parameters)

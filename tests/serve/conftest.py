@@ -24,7 +24,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
         "reshape": reshape(),
     }.items():
         write(folder, model, name)
-    with serving(folder, body_mib=1) as found:
+    with serving(folder, body_mib=1, shared_memory=True) as found:
         yield found
 
 

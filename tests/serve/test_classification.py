@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ovgpu.serve import classification
 from ovgpu.serve.classification import classified
 from ovgpu.serve.protocol import NamedTensor
 from ovgpu.types import Type
@@ -121,6 +122,14 @@ def test_json_has_no_binary_data_by_default(server: Serving) -> None:
     wanted = {"name": "y", "datatype": "BYTES", "shape": [1, 3]}
     texts = ["3.000000:0", "1.250000:2", "-20000000000.000000:1"]
     assert (status, json.loads(body)["outputs"]) == (200, [wanted | {"data": texts}])
+
+
+def test_too_many_strings(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(classification, "MAX_CLASSES", 5)
+    with server.client("gRPC") as client:
+        x = ROWS.astype(np.float32)
+        assert "6 classes of output 'y'" in fails("RESOURCE_EXHAUSTED", classes, client, "echo_f32", {"x": x}, count=9)
+        assert len(classes(client, "echo_f32", {"x": x}, count=2)) == 2
 
 
 def test_values_that_are_no_numbers() -> None:

@@ -92,7 +92,10 @@ def test_while_the_server_stops_it_does_not_serve(tmp_path: Path) -> None:
     write(tmp_path, adding(1), "add")
     with serving(tmp_path) as server, health(server) as stub:
         found = server.server.service
-        assert check(stub) == "SERVING"
+        assert check(stub) == check(stub, "add") == "SERVING"
+        found.draining = True
+        assert check(stub) == check(stub, "add") == "NOT_SERVING"
+        found.draining = False
         with found.models.current["add"].admitted():  # the server waits for it
             server.server.stop()
             until(lambda: not found.accepting)

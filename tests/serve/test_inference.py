@@ -318,10 +318,16 @@ def test_statistics(repository: Path) -> None:
         with server.client("REST") as client:
             (found,) = client.client.get_inference_statistics("affine")["model_stats"]
             assert len(client.client.get_inference_statistics()["model_stats"]) == 14
-    assert (found["inference_count"], found["execution_count"]) == (2, 2)
+    assert (found["inference_count"], found["execution_count"]) == (6, 2)  # rows, and batches
     assert found["inference_stats"]["success"]["count"] == found["inference_stats"]["fail"]["count"] == 2
     assert [(x["batch_size"], x["compute_infer"]["count"]) for x in found["batch_stats"]] == [(3, 2)]
     assert found["inference_stats"]["compute_infer"]["ns"] > 0
+    assert (
+        found["inference_stats"]["compute_input"]
+        == found["inference_stats"]["compute_output"]
+        == ({"count": 2, "ns": 0})
+    )
+    assert found["inference_stats"]["cache_hit"] == found["inference_stats"]["cache_miss"] == {"count": 0, "ns": 0}
 
 
 def test_a_stream_answers_in_order(server: Serving) -> None:

@@ -108,6 +108,8 @@ def test_the_own_configuration(served: Serving, client: Client, model: str) -> N
     found = config(served, model)
     load(client, model, found)
     assert config(served, model) == found
+    load(client, model, dict.fromkeys(found) | {"max_batch_size": None, "dynamic_batching": None})  # all is left out
+    assert config(served, model) == found
     changed = found | {"input": found["input"][::-1], "max_batch_size": 3 if model == "affine" else 0}
     load(client, model, changed)
     assert config(served, model)["max_batch_size"] == changed["max_batch_size"]
@@ -154,6 +156,27 @@ def test_files_and_other_parameters(client: Client, served: Serving) -> None:
     for parameters, expected in (({"device": "CPU"}, b"no parameter 'device'"), ({"config": 3}, b"no string")):
         status, _, body = post(served, "/v2/repository/models/affine/load", {"parameters": parameters})
         assert status == 400 and expected in body
+
+
+def test_a_model_that_was_unloaded_stays_so_if_a_load_fails(tmp_path: Path) -> None:
+    """The client's options were wrong, and the server is ready."""
+    write(tmp_path, adding(1), "add")
+    with serving(tmp_path) as server, server.client("gRPC") as client:
+        client.client.unload_model("add")
+        fails("INVALID_ARGUMENT", load, client, "add", {"backend": "other"})
+        assert version(server, "add") == "" and client.client.is_server_ready()
+        client.client.load_model("add")
+        assert version(server, "add") == "1"
+
+
+def test_a_server_that_runs_without_batches(repository: Path) -> None:
+    with serving(repository, engine={"batching": False}) as server, server.client("gRPC") as client:
+        own = {model: config(server, model) for model in ("affine", "sums")}
+        for model, found in own.items():
+            load(client, model, found)
+            assert config(server, model) == found
+        load(client, "affine", {"max_batch_size": 2})
+        assert config(server, "affine")["max_batch_size"] == 2
 
 
 def test_batches_that_are_not_possible(tmp_path: Path) -> None:

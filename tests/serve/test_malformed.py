@@ -18,7 +18,7 @@ from ovgpu.errors import Error
 from ovgpu.serve.errors import MAX_BYTES, public
 from tests.harness.servers.serving import INTERFACES, serving, write
 from tests.serve.test_inference import echo, reshape
-from tests.serve.wire import JSON_INPUT, MIB, Answer, Input, Output, Wire, body, little_memory, message
+from tests.serve.wire import JSON_INPUT, MIB, Answer, Input, Wire, body, little_memory, message
 
 MOST = 2**31 - 1
 
@@ -74,19 +74,6 @@ def test_wrong_requests(wire: Wire, interface: str, wrong: str) -> None:
         answer = wire.send(interface, *inputs, parameters=parameters)
     assert answer.status == "INVALID_ARGUMENT", answer
     assert text in answer.text
-
-
-@pytest.mark.parametrize("interface", INTERFACES)
-@pytest.mark.parametrize("where", ["input", "output"])
-@pytest.mark.parametrize("parameters", [{"shared_memory_region": "region", "shared_memory_byte_size": 12}], ids=str)
-def test_unsupported_parameters(wire: Wire, interface: str, where: str, parameters: dict[str, Any]) -> None:
-    answer = wire.send(
-        interface,
-        Input(parameters=parameters if where == "input" else {}),
-        outputs=(Output(parameters=parameters),) if where == "output" else (),
-    )
-    assert answer.status == "UNIMPLEMENTED"
-    assert f"parameter {next(iter(parameters))} is not supported" in answer.text
 
 
 @pytest.mark.parametrize("interface", INTERFACES)

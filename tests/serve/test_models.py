@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tritonclient.grpc import service_pb2
 
 import ovgpu as ov
 from ovgpu._util import short_turns
@@ -23,6 +24,7 @@ from ovgpu.serve.engines import Engine, EngineOptions, open_engine
 from ovgpu.serve.repository import Repository
 from tests.harness.ir import Net
 from tests.harness.servers.serving import INTERFACES, SECONDS, Serving, fails, serving, write
+from tests.serve.wire import Wire
 
 X = np.ones((1, 4), np.float32)
 
@@ -310,3 +312,23 @@ def test_a_version_that_has_ended_is_freed(tmp_path: Path, make: Callable[[float
         until(freed)
         names = ("ovgpu-batches", "ovgpu-sequences")
         until(lambda: sum(thread.name in names for thread in set(threading.enumerate()) - before) == 1)
+
+
+def test_there_is_one_repository(tmp_path: Path) -> None:
+    write(tmp_path, adding(1), "add")
+    with serving(tmp_path) as server, Wire(server) as wire:
+        for method, request in (
+            ("RepositoryIndex", service_pb2.RepositoryIndexRequest(repository_name="other")),
+            ("RepositoryModelLoad", service_pb2.RepositoryModelLoadRequest(repository_name="other", model_name="add")),
+            (
+                "RepositoryModelUnload",
+                service_pb2.RepositoryModelUnloadRequest(repository_name="other", model_name="add"),
+            ),
+        ):
+            answer = wire.call(request, method)
+            assert answer.status == "UNIMPLEMENTED" and "there is one repository" in answer.text
+        assert version(server, "add") == "1"
+        assert wire.post({"text_input": "a"}, path="/v2/models/add/generate").status == "UNIMPLEMENTED"
+        assert (
+            wire.post({"text_input": "a"}, path="/v2/models/add/versions/1/generate_stream").status == "UNIMPLEMENTED"
+        )

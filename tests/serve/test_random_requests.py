@@ -25,6 +25,8 @@ STATUSES = {status.value for status in Status} - {Status.INTERNAL.value} | {405,
 Post = tuple[str, Any, bytes]  # path, JSON and the bytes behind it
 FP32, INT64 = {"datatype": "FP32", "shape": [1, 3]}, {"datatype": "INT64", "shape": [2]}
 SEQUENCE = {"sequence_id": 7, "sequence_start": True, "sequence_end": False}
+PLACE = {"shared_memory_region": "r", "shared_memory_byte_size": 12, "shared_memory_offset": 0}
+PARAMETERS_OF_TENSORS = ("classification", *PLACE)
 POSTS: list[Post] = [
     ("/v2/models/echo/infer", {"id": "1", "inputs": [JSON_INPUT], "outputs": [{"name": "y"}]}, b""),
     (
@@ -70,6 +72,15 @@ POSTS: list[Post] = [
     ("/v1/models/strings:predict", {"instances": ["a", {"b64": "YQ=="}]}, b""),
     ("/v2/repository/index", {"ready": True}, b""),
     ("/v2/repository/models/nothing/load", {"parameters": {}}, b""),
+    ("/v2/repository/models/nothing/load", {"parameters": {"config": '{"max_batch_size": 2}'}}, b""),
+    (
+        "/v2/models/echo/infer",
+        {"inputs": [JSON_INPUT], "outputs": [{"name": "y", "parameters": {"classification": 2}}]},
+        b"",
+    ),
+    ("/v2/models/echo/infer", {"inputs": [{"name": "x", **FP32, "parameters": PLACE}]}, b""),
+    ("/v2/models/echo/infer", {"inputs": [JSON_INPUT], "outputs": [{"name": "y", "parameters": PLACE}]}, b""),
+    ("/v2/systemsharedmemory/region/r/register", {"key": "/ovgpu_nothing", "offset": 0, "byte_size": 12}, b""),
 ]
 RAWS = (bytes(12), bytes(16), bytes(32), b"\1\0\0\0a")
 MESSAGES: list[tuple[str, list[Input], dict[str, Any]]] = [
@@ -96,6 +107,9 @@ KEYS = st.sampled_from(
         "inputs",
         "outputs",
         "instances",
+        "key",
+        "byte_size",
+        *PARAMETERS_OF_TENSORS,
     )
 )
 TOKENS = st.sampled_from(
@@ -131,7 +145,7 @@ TEXTS = st.text(max_size=5) | st.sampled_from(("x", "y", "a", "shape", "1", "seq
 DATATYPES = st.sampled_from(("FP32", "FP64", "FP16", "BF16", "INT8", "INT32", "INT64", "UINT64", "BOOL", "BYTES", ""))
 EXTENTS = st.integers(-1, 4) | st.sampled_from((2**31 - 1, 2**31, 2**62, 2**63 - 1))
 PARAMETERS = st.dictionaries(
-    st.sampled_from(("timeout", "sequence_id", "sequence_start", "sequence_end", "priority", "classification")),
+    st.sampled_from(("timeout", "sequence_id", "sequence_start", "sequence_end", "priority", *PARAMETERS_OF_TENSORS)),
     st.booleans() | st.integers(-2, 2**63 - 1) | st.floats() | st.text(max_size=3),
     max_size=2,
 )

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import ovgpu as ov
+from ovgpu.errors import Error
 from ovgpu.serve import inference
 from ovgpu.serve.engines import DynamicEngine
 from tests.batching.nets import SIZE, model
@@ -87,6 +88,16 @@ def test_if_a_row_fails_all_rows_do(served: Serving, interface: str) -> None:
     assert served.server.service.models.current["mixed"].in_flight == 0
 
 
+class Results(list[Any]):
+    """Results of an inference."""
+
+    def __init__(self, *arrays: Any) -> None:
+        super().__init__(arrays)
+
+    def to_tuple(self) -> tuple[Any, ...]:
+        return tuple(self)
+
+
 class SlowEngine(DynamicEngine):
     """Engine whose inferences end when a test says so."""
 
@@ -100,6 +111,20 @@ class SlowEngine(DynamicEngine):
 
     def batch_axis(self, input_index: int) -> int | None:
         return 0
+
+
+def test_outputs_of_different_shapes_are_not_joined() -> None:
+    async def run() -> None:
+        engine = SlowEngine()
+        inferring = asyncio.create_task(inference.infer(engine, {0: np.zeros((2 * BATCH, 1))}))
+        while len(engine.submitted) < 2:
+            await asyncio.sleep(0)
+        for future, width in zip(engine.submitted, (2, 1)):
+            future.set_result(Results(np.zeros((BATCH, width))))
+        await inferring
+
+    with pytest.raises(Error, match=r"the shape \(4, 1\) in one batch, and \(4, 2\) in another"):
+        asyncio.run(run())
 
 
 def test_few_batches_of_an_inference_wait_at_a_time() -> None:

@@ -142,6 +142,7 @@ class Replica:
             raise invalid(f"the header {JSON_LENGTH} is no number")
         body = bytearray(await request.body())
         inference, wanted = rest.parse(body, None if length is None else int(length), self._name, "")
+        inference.refuse_shared_memory()
         step = inference.sequence(frozenset[str]().union(*(port.names for port in self._engine.inputs)))
         inputs = numbered_inputs(self._engine, inference, False)
         chosen = wanted_outputs(self._engine, inference)
