@@ -292,7 +292,7 @@ class Models:
                 settings.idle_seconds if options.idle_seconds is None else options.idle_seconds,
             )
             try:
-                settings.check(engine)
+                settings.check(files.path.name, engine)
                 options.check(version)
             except Error:
                 version.retire()

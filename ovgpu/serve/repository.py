@@ -7,9 +7,8 @@ from dataclasses import dataclass, field, replace
 from hashlib import file_digest, sha256
 from pathlib import Path
 
-from ovgpu.errors import Error, ModelError
-from ovgpu.serve import settings
-from ovgpu.serve.settings import Settings
+from ovgpu.errors import ModelError
+from ovgpu.serve.settings import Settings, SettingsReader
 
 FORMATS = (".xml", ".onnx", ".pdmodel", ".pb", ".tflite")  # all but the first are read by openvino
 
@@ -60,7 +59,7 @@ class Repository:
     """Models under a path: a model's file, its folder, the folder of its numbered versions, or a folder of such."""
 
     def __init__(self, path: Path, name: str = "") -> None:
-        self.path = path
+        self.path, self._settings = path, SettingsReader()
         if not path.exists():
             raise ModelError(f"there is no file or folder {path}")
         self._single = path.is_file() or _model_file(path) is not None
@@ -79,13 +78,13 @@ class Repository:
         """Return the versions to be served of each model that exists now, by name."""
         if self._single:
             versions = {1: files} if (files := _files(self._name, 1, self.path)) else {}
-            found = {self._name: _served(versions, self.path if self.path.is_dir() else self.path.parent)}
+            found = {self._name: self._served(versions, self.path if self.path.is_dir() else self.path.parent)}
         else:
             found = {}
             for name, folder in self._model_folders().items():
                 all_files = {number: _files(name, number, folder / str(number)) for number in _versions(folder)}
                 versions = {number: files for number, files in all_files.items() if files is not None}
-                found[name] = _served(versions, folder)
+                found[name] = self._served(versions, folder)
         return {name: served for name, served in found.items() if served.versions}
 
     def version(self, name: str, number: str) -> ModelFiles | None:
@@ -97,7 +96,7 @@ class Repository:
         if folder is None or number not in map(str, _versions(folder)):
             return None
         files = _files(name, int(number), folder / number)
-        return None if files is None else replace(files, settings=settings.read(folder, name)[0])
+        return None if files is None else replace(files, settings=self._settings.read(folder, name)[0])
 
     def _model_folders(self) -> dict[str, Path]:
         """Return the folders of models with versions, by name."""
@@ -105,23 +104,21 @@ class Repository:
             return {self._name: self.path}
         return {folder.name: folder for folder in sorted(_folders(self.path))}
 
-
-def _served(versions: dict[int, ModelFiles], folder: Path) -> ServedFiles:
-    """Return the versions to be served of those that exist, as the settings in the model's folder say."""
-    if not versions:
-        return ServedFiles(())
-    newest = versions[max(versions)]
-    try:
-        found, policy = settings.read(folder, newest.name)
+    def _served(self, versions: dict[int, ModelFiles], folder: Path) -> ServedFiles:
+        """Return the versions to be served of those that exist, as the settings in the model's folder say."""
+        if not versions:
+            return ServedFiles(())
+        newest = versions[max(versions)]
+        settings, policy, error = self._settings.read(folder, newest.name)
         numbers = policy.chosen(versions)
         if not numbers:
-            raise Error("none of the versions that the settings name exists")
-        if policy.default not in (None, *numbers):
-            raise Error(f"default_version is {policy.default}, which is not served")
-    except Error as error:
-        return ServedFiles((newest,), error=str(error))
-    numbers.sort(key=lambda number: number != policy.default)  # it must be the first one that is loaded
-    return ServedFiles(tuple([replace(versions[number], settings=found) for number in numbers]), policy.default)
+            error = error or "none of the versions that the settings name exists"
+        elif policy.default not in (None, *numbers):
+            error = f"default_version is {policy.default}, which is not served"
+        if error:
+            return ServedFiles((newest,), error=error)
+        numbers.sort(key=lambda number: number != policy.default)  # it must be the first one that is loaded
+        return ServedFiles(tuple([replace(versions[number], settings=settings) for number in numbers]), policy.default)
 
 
 def _folders(path: Path) -> Iterator[Path]:

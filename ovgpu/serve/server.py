@@ -169,6 +169,7 @@ class Server:
                 if stopping.done():
                     await self._drain(service)
         finally:
+            self._drained.set()
             log.info("stopping")
             for task in watching:
                 task.cancel()
@@ -232,13 +233,13 @@ class Server:
         while True:
             await self._changed.wait()
             self._changed.clear()
-            for what, reloaded in (("tokens", self._tokens), ("certificate", self._certificate)):
+            for what, reloaded in (("tokens", self._tokens), ("certificate and key", self._certificate)):
                 try:
                     if reloaded is not None:
                         reloaded.reload()
                         log.info("%s: read again", what)
                 except Error as error:
-                    log.error("%s: the old ones stay: %s", what, error)
+                    log.error("%s stay as they were: %s", what, error)
             await self._refresh(models, settled=False)
             log.info("repository: read again")
 

@@ -50,8 +50,8 @@ class Settings:
     """Options of one model, which replace those of the server; None is the server's.
 
     ``engine`` has fields of `EngineOptions`. ``warm_up`` has inferences that run before the model is served; with None
-    and with samples, those that the server chooses run as well. ``ports`` has (name, Triton's data type) of inputs and
-    outputs that the model must have.
+    and with samples, those that the server chooses run as well. ``inputs`` and ``outputs`` have (name, data type) of
+    those that the model must have.
     """
 
     engine: Mapping[str, Any] = field(default_factory=dict)
@@ -60,9 +60,13 @@ class Settings:
     warm_up: tuple[Sample, ...] | None = None
     inputs: tuple[tuple[str, str], ...] = ()
     outputs: tuple[tuple[str, str], ...] = ()
+    model_file: str = ""
+    """Name of the model's file, if it has to have one."""
 
-    def check(self, engine: Any) -> None:
-        """Raise Error if a model has no such inputs and outputs."""
+    def check(self, file: str, engine: Any) -> None:
+        """Raise Error if a model has another file, or no such inputs and outputs."""
+        if self.model_file not in ("", file):
+            raise Error(f"{TRITON}: default_model_filename is '{self.model_file}', and the model's file is '{file}'")
         for what, wanted, own in (("input", self.inputs, engine.inputs), ("output", self.outputs, engine.outputs)):
             for name, datatype in wanted:
                 port = next((port for port in own if name in port.names), None)
@@ -70,6 +74,24 @@ class Settings:
                     raise Error(f"{TRITON}: the model has no {what} '{name}'")
                 if datatype not in ("", port.datatype):
                     raise Error(f"{TRITON}: {what} '{name}' of the model is {port.datatype}, not {datatype}")
+
+
+class SettingsReader:
+    """Settings of many models. A file is read again only if it has changed."""
+
+    def __init__(self) -> None:
+        self._read: dict[Path, tuple[list[Any], Settings, Policy, str]] = {}
+
+    def read(self, folder: Path, name: str) -> tuple[Settings, Policy, str]:
+        """Return the settings of a model from the file in its folder, and an error text if they are malformed."""
+        status = [file.stat() if (file := folder / kind).is_file() else None for kind in (TOML, TRITON)]
+        signature = [found and (found.st_size, found.st_mtime_ns, found.st_ino) for found in status]
+        if folder not in self._read or self._read[folder][0] != signature:
+            try:
+                self._read[folder] = signature, *read(folder, name), ""
+            except Error as error:
+                self._read[folder] = signature, Settings(), Policy(), str(error)
+        return self._read[folder][1:]
 
 
 def read(folder: Path, name: str) -> tuple[Settings, Policy]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from google.protobuf import text_format
+from google.protobuf.message import Message
 from tritonclient.grpc import model_config_pb2
 
 from ovgpu.api.core import Core
@@ -82,7 +83,7 @@ def parse(text: str, name: str, folder: Path) -> tuple[Settings, Policy]:
             if not _is_one_of(path, IGNORED):
                 raise Error(f"{TRITON}: {path} is not supported")
             log.warning("%s of model '%s': %s is ignored", TRITON, name, path)
-    _check_names(config, name, folder)
+    _check_names(config, name)
     batches, sequences = config.dynamic_batching, config.sequence_batching
     strategy = sequences.oldest if sequences.HasField("oldest") else sequences.direct
     values: dict[str, Any] = dict(_instances(config))
@@ -107,6 +108,7 @@ def parse(text: str, name: str, folder: Path) -> tuple[Settings, Policy]:
         warm_up=tuple([_sample(warm_up, folder) for warm_up in config.model_warmup]) or None,
         inputs=_ports(config.input),
         outputs=_ports(config.output),
+        model_file=config.default_model_filename,
     )
     return settings, _policy(config.version_policy)
 
@@ -120,7 +122,7 @@ def _paths(message: Any, at: str = "") -> Iterator[str]:
         elif field.message_type.GetOptions().map_entry:
             yield f"{path}.{next(iter(value))}"
         else:
-            for part in value if field.is_repeated else [value]:
+            for part in [value] if isinstance(value, Message) else value:
                 found = list(_paths(part, f"{path}."))
                 yield from found or [path]
 
@@ -129,17 +131,13 @@ def _is_one_of(path: str, known: tuple[str, ...]) -> bool:
     return any(path == name or (name.endswith(".") and f"{path}.".startswith(name)) for name in known)
 
 
-def _check_names(config: Any, name: str, folder: Path) -> None:
+def _check_names(config: Any, name: str) -> None:
     if config.name not in ("", name):
         raise Error(f"{TRITON}: name is '{config.name}', but the folder's is '{name}'")
     for field, known in (("backend", BACKENDS), ("platform", PLATFORMS)):
         value = getattr(config, field)
         if value not in known:
             raise Error(f"{TRITON}: {field} is '{value}', not one of {', '.join(known[1:])}")
-    file = config.default_model_filename
-    for version in folder.iterdir() if file else ():
-        if version.name.isdecimal() and not (version / file).is_file():
-            raise Error(f"{TRITON}: default_model_filename is '{file}', which version {version.name} lacks")
 
 
 def _policy(policy: Any) -> Policy:

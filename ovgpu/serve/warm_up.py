@@ -67,4 +67,6 @@ class Sample:
             return np.full(shape, b"", object)
         if contents == "zeros":
             return np.zeros(shape, port.dtype.storage)
-        return np.random.default_rng(SEED).random(shape).astype(port.dtype.storage)
+        generator = np.random.default_rng(SEED)
+        values = generator.integers(0, 2, shape) if port.dtype.integral else generator.random(shape)
+        return values.astype(port.dtype.storage)

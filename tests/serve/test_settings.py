@@ -255,7 +255,10 @@ def test_properties_are_added_to_those_of_the_server(tmp_path: Path) -> None:
         ('input { name: "x" data_type: TYPE_INT8 }', "input 'x' of the model is FP32, not INT8"),
         ('output { name: "z" }', "the model has no output 'z'"),
         ('parameters { key: "NO_SUCH" value { string_value: "1" } }', "NO_SUCH"),
-        ('default_model_filename: "net.xml"', "default_model_filename is 'net.xml', which version 1 lacks"),
+        (
+            'default_model_filename: "net.xml"',
+            "default_model_filename is 'net.xml', and the model's",
+        ),
         ("version_policy { specific { versions: 7 } }", "none of the versions"),
         (WARM_UP % 'input_data_file: "nothing"', "the inference 'w' of the warm-up has failed"),
         (WARM_UP.replace('key: "x"', 'key: "z"') % "zero_data: true", "the model has no input 'z'"),
@@ -458,11 +461,14 @@ def test_sequences_on_the_versions_that_clients_name(tmp_path: Path) -> None:
         fails("INVALID_ARGUMENT", client.infer, "count", {"x": X}, "2", sequence_id=1)
 
 
-def test_the_log_names_a_malformed_file_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_names_a_file_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The repository is looked at several times."""
     write(tmp_path, adding(1), "add")
     put(tmp_path, "max = 1")
     write(tmp_path, adding(2), "other")
-    with caplog.at_level(logging.ERROR), serving(tmp_path, poll_seconds=0.01) as server:
+    put(tmp_path, "optimization { eager_batching: true }", "config.pbtxt", "other")
+    with caplog.at_level(logging.WARNING), serving(tmp_path, poll_seconds=0.01) as server:
         write(tmp_path, adding(3), "later")
         until(lambda: version(server, "later"))
     assert caplog.text.count("ovgpu.toml: there is no setting max") == 1
+    assert caplog.text.count("optimization.eager_batching is ignored") == 1

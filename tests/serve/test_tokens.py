@@ -255,7 +255,7 @@ def test_tokens_are_read_again(server: Serving, file: Path, caplog: pytest.LogCa
         assert step(client, INFER, 1) == 3  # its sequence counts on
         with_two = {"sequence_id": 2, "sequence_start": True, "headers": bearer(INFER)}
         fails("RESOURCE_EXHAUSTED", client.infer, "count", {"x": X}, **with_two)
-        reload("short\n", "the old ones stay: ")
+        reload("short\n", "tokens stay as they were: ")
         assert step(client, INFER, 1, sequence_end=True) == 4
         assert step(client, INFER, 2, sequence_start=True) == 2
         file.unlink()
@@ -293,12 +293,12 @@ def test_certificates_are_read_again(
             assert old.infer("add", {"x": X})["y"][0, 0] == 2
             copy(pem="second")
             server.server.reload()
-            until(lambda: "certificate: the old ones stay" in caplog.text)  # the key is still the first one
+            until(lambda: "certificate and key stay as they were" in caplog.text)  # the key is still the first one
             with secure(server, interface, keys / "first.pem") as client:
                 assert client.infer("add", {"x": X})["y"][0, 0] == 2
             copy(key="second")
             server.server.reload()
-            until(lambda: "certificate: read again" in caplog.text)
+            until(lambda: "certificate and key: read again" in caplog.text)
             for _ in range(2):
                 with secure(server, interface, keys / "second.pem") as client:
                     assert client.infer("add", {"x": X})["y"][0, 0] == 2
