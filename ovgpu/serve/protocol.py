@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -75,7 +75,7 @@ class InferenceRequest:
     parameters: dict[str, Any] = field(default_factory=dict)
     deadline: float | None = None
 
-    def sequence(self, names: frozenset[str]) -> SequenceStep | None:
+    def sequence(self, names: Container[str]) -> SequenceStep | None:
         """Return the step of a sequence that the request asks for, or None. ``names`` are those of the model's inputs.
 
         Raises: ServeError for parameters or control inputs of a wrong type.
