@@ -29,6 +29,7 @@ class Work(Future[Any]):
     _result: Any = None
     _exception: BaseException | None = None
     _made: threading.Condition | None = None
+    _ended: tuple[Callable[[list[Any]], object], Any] | None = None
     _waiters: list[Any]
     _done_callbacks: list[Callable[[Future[Any]], Any]]
 
@@ -52,11 +53,24 @@ class Work(Future[Any]):
             return self._result
         return super().result(timeout)
 
+    def tell(self, listener: Callable[[list[Any]], object], token: Any) -> None:
+        """Have ``listener(tokens)`` called, on any thread, when this work has ended, failed or is cancelled.
+
+        It is called once for all works of a batch that have the same listener, with their tokens. It must not raise. A
+        work has one listener.
+        """
+        with self.guard:
+            if self._state in (PENDING, RUNNING):
+                self._ended = listener, token
+                return
+        listener([token])
+
     def cancel(self) -> bool:
         """Cancel the work, unless it runs or has ended. Cancelled work may still wait in the queue for a long time."""
         cancelled = super().cancel()
         if cancelled:
             self.arrays = ()
+            _tell([self])
         return cancelled
 
 
@@ -117,6 +131,19 @@ def complete(batch: Sequence[Work], results: Sequence[Any]) -> None:
             work.set_exception(result)
         else:
             work.set_result(result)
+    _tell(batch)
+
+
+def _tell(batch: Sequence[Work]) -> None:
+    """Call the listeners of works that have ended."""
+    tokens: dict[Callable[[list[Any]], object], list[Any]] = {}
+    with batch[0].guard:  # `Work.tell` looks at the state and sets the listener at once
+        for work in batch:
+            if work._ended is not None:
+                tokens.setdefault(work._ended[0], []).append(work._ended[1])
+                work._ended = None
+    for listener, told in tokens.items():
+        listener(told)
 
 
 def report(observer: Observer | None, batch: Sequence[Work], slots: int, started: float) -> None:

@@ -147,7 +147,7 @@ def run(args: argparse.Namespace) -> None:
     try:
         from ovgpu.serve.engines import EngineOptions
         from ovgpu.serve.log_queue import logging_to_queues
-        from ovgpu.serve.server import Server, ServerOptions
+        from ovgpu.serve.server import Server, ServerOptions, new_event_loop
     except ImportError as error:
         raise Error(
             f"the server needs packages that are not installed ({error.name}): {install_command('serve')}"
@@ -198,4 +198,5 @@ def run(args: argparse.Namespace) -> None:
     gc.freeze()  # modules live as long as the server: collections, which stop all threads, need not look at them
     tasks.leave_core()
     with logging_to_queues(not args.no_access_log):
-        asyncio.run(server.run())
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            runner.run(server.run())

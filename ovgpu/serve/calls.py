@@ -6,9 +6,10 @@ import json
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from types import TracebackType
 from typing import Any
 
 from ovgpu.serve.errors import ServeError, Status, public
@@ -57,18 +58,31 @@ class Call:
         return answer
 
 
-@contextmanager
-def recorded(interface: str, method: str, peer: str, headers: Mapping[str, str]) -> Iterator[Call]:
-    """Log a call when the block ends. Its span continues the trace in the headers."""
-    call = Call(interface, method, peer)
-    started = time.perf_counter()
-    with _span(call, headers):
-        try:
-            yield call
-        finally:
-            answered[interface, method, call.status.name] += 1
-            if access.isEnabledFor(logging.INFO):
-                access.info(_line(call, time.perf_counter() - started))
+class recorded:
+    """Context for a call, which is logged at its end. Its span continues the trace in ``headers()``."""
+
+    __slots__ = ("_call", "_span", "_started")
+
+    def __init__(self, interface: str, method: str, peer: str, headers: Callable[[], Mapping[str, str]]) -> None:
+        self._call = Call(interface, method, peer)
+        spans = tracer()
+        self._span = None if spans is None else _span(spans, self._call, headers())
+
+    def __enter__(self) -> Call:
+        self._started = time.perf_counter()
+        if self._span is not None:
+            self._span.__enter__()
+        return self._call
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        call = self._call
+        if self._span is not None:
+            self._span.__exit__(kind, error, traceback)
+        answered[call.interface, call.method, call.status.name] += 1
+        if access.isEnabledFor(logging.INFO):
+            access.info(_line(call, time.perf_counter() - self._started))
 
 
 def _line(call: Call, seconds: float) -> str:
@@ -92,11 +106,7 @@ def _line(call: Call, seconds: float) -> str:
 
 
 @contextmanager
-def _span(call: Call, headers: Mapping[str, str]) -> Iterator[None]:
-    spans = tracer()
-    if spans is None:
-        yield
-        return
+def _span(spans: Any, call: Call, headers: Mapping[str, str]) -> Iterator[None]:
     with spans.start_as_current_span(
         f"{call.interface} {call.method}", propagate.extract(dict(headers)), kind=trace.SpanKind.SERVER
     ) as span:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -123,6 +124,11 @@ class Engine(ABC):
     def has_rows(self) -> bool:
         """True if the first axis of all inputs and outputs is the batch axis, on which inferences have several rows."""
         return not self.stateful and {*(self.batch_axes or (None,)), *self.output_batch_axes} == {0}
+
+    @cached_property
+    def input_indices(self) -> dict[str, int]:
+        """Indices of the inputs by all their names."""
+        return {name: i for i, port in reversed([*enumerate(self.inputs)]) for name in port.names}
 
     def submit(self, inputs: Inputs) -> Future[Any]:
         """Submit an inference of a model without states; see `EngineSequence.submit`."""

@@ -12,8 +12,9 @@ import logging
 import os
 import socket
 import stat
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from functools import partial
 from ipaddress import IPv6Address, ip_address
 from typing import Any
 from urllib.parse import unquote
@@ -22,6 +23,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from ovgpu.serve.calls import recorded
+from ovgpu.serve.deadlines import Deadlines, Limit, Timer
 from ovgpu.serve.errors import ServeError, Status, invalid
 from ovgpu.serve.held_bytes import HeldBytes
 from ovgpu.serve.tokens import Tokens
@@ -54,23 +56,35 @@ class GuardInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         self._tokens, self._held, self._message_bytes = tokens, held, message_bytes
         self._max_calls, self._idle_seconds = max_calls, idle_seconds
         self._calls = self._health_calls = 0
+        self._late, self._messages = Deadlines(LATE_SECONDS), Deadlines(MESSAGE_SECONDS - LATE_SECONDS)
+        self._idle, self._unread = Deadlines(idle_seconds), Deadlines(ANSWER_SECONDS)
+        self._wrapped: dict[str, Any] = {}  # handlers by method
         self._health_messages = asyncio.Semaphore(MAX_HEALTH_MESSAGES)
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:
         """Return the handler of a method, wrapped; None if there is no such method."""
-        handler = await continuation(details)
-        if handler is None:
-            return None
-        method = details.method.rpartition("/")[2]
-        health = details.method.startswith(HEALTH)
+        wrapped = self._wrapped.get(details.method)
+        if wrapped is None:
+            handler = await continuation(details)
+            if handler is None:
+                return None
+            wrapped = self._wrapped[details.method] = self._wrap(handler, details.method)
+        return wrapped
+
+    def _wrap(self, handler: Any, path: str) -> Any:
+        """Return a handler that receives its messages itself."""
+        method, health = path.rpartition("/")[2], path.startswith(HEALTH)
 
         async def received(context: Any) -> Any:
-            with _refusals_recorded(method, context):
+            try:
                 if health:
                     self._admit_health()
                     return _decoded(handler, await self._received_health(context))
                 self._admit(method, context)
                 return _decoded(handler, await self._received(context))
+            except ServeError as error:
+                _record_refusal(method, context, error)
+                raise
 
         async def answer(requests: Any, context: Any) -> Any:
             try:
@@ -80,7 +94,7 @@ class GuardInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
                 return data
             except ServeError as error:
                 failure = _without_frames(error)
-            await _abort(context, failure)
+            await self._abort(context, failure)
 
         async def stream(requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
             failure: ServeError | None = None
@@ -89,8 +103,7 @@ class GuardInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
                 nonlocal failure
                 try:
                     while True:
-                        async with asyncio.timeout(self._idle_seconds):
-                            data = await context.read()
+                        data = await self._idle.limit(context.read())
                         if data is grpc.aio.EOF:
                             return
                         yield _decoded(handler, data)
@@ -102,13 +115,16 @@ class GuardInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
             try:
                 if handler.stream_stream:
-                    with _refusals_recorded(method, context):
+                    try:
                         self._admit(method, context)
+                    except ServeError as error:
+                        _record_refusal(method, context, error)
+                        raise
                     responses = handler.stream_stream(decoded(), context)
                 else:
                     responses = handler.unary_stream(await received(context), context)
                 async for response in responses:
-                    timer = _close_if_unread(context)
+                    timer = self._close_if_unread(context)
                     try:
                         yield handler.response_serializer(response)
                     finally:
@@ -116,7 +132,7 @@ class GuardInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             except ServeError as error:
                 failure = _without_frames(error)
             if failure is not None:
-                await _abort(context, failure)
+                await self._abort(context, failure)
 
         if handler.response_streaming:
             return grpc.stream_stream_rpc_method_handler(stream)
@@ -158,32 +174,29 @@ class GuardInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         Nothing is known of a message that has not arrived, so that it counts as if it were as large as possible. Small
         messages of clients that are not slow arrive before that.
         """
-        claimed, refused = 0, ServeError(Status.DEADLINE_EXCEEDED, LATE)
-        loop = asyncio.get_running_loop()
+        limit, claimed = Limit(), 0
+        timer: Timer
 
         def claim() -> None:
-            nonlocal claimed, refused
+            nonlocal claimed, timer
             try:
                 self._held.reserve(self._message_bytes)
-                claimed = self._message_bytes
             except ServeError as error:
-                refused = error
-                limit.reschedule(loop.time())
+                limit.end(error)
+            else:
+                claimed = self._message_bytes
+                timer = self._messages.start(partial(limit.end, ServeError(Status.DEADLINE_EXCEEDED, LATE)))
 
-        timer = loop.call_later(LATE_SECONDS, claim)
+        timer = self._late.start(claim)
         try:
-            async with asyncio.timeout(MESSAGE_SECONDS) as limit:
-                data = await context.read()
-        except TimeoutError:
-            raise refused from None
+            return _present(await limit.wait(context.read()))
         finally:
             timer.cancel()
             self._held.release(claimed)
-        return _present(data)
 
     def _count_until_sent(self, context: Any, size: int) -> None:
         """Count the answer of a unary call as held until its client has read it, which it must do in time."""
-        timer = _close_if_unread(context)
+        timer = self._close_if_unread(context)
         self._held.keep(size)
 
         def sent(task: asyncio.Task[Any]) -> None:
@@ -192,16 +205,25 @@ class GuardInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
         _when_done(sent)
 
+    async def _abort(self, context: Any, error: ServeError) -> None:
+        """End a call with the status of an error. Raises: the exception by which grpc ends the handler."""
+        retry = error.retry_after
+        pushback = () if retry is None else (("grpc-retry-pushback-ms", str(1000 * retry)),)
+        timer = self._close_if_unread(context)
+        try:
+            await context.abort(getattr(grpc.StatusCode, error.status.name), str(error), pushback)
+        finally:
+            timer.cancel()
 
-@contextmanager
-def _refusals_recorded(method: str, context: Any) -> Iterator[None]:
-    """Record a call that ends with an error in this block: its handler does not learn of it."""
-    try:
-        yield
-    except ServeError as error:
-        with recorded(INTERFACE, method, context.peer(), metadata(context)) as call:
-            call.fail(error)
-        raise
+    def _close_if_unread(self, context: Any) -> Timer:
+        """Return a timer that closes the connection of a call, unless it is cancelled when the answer is sent."""
+        return self._unread.start(lambda: _close_connection(context.peer()))
+
+
+def _record_refusal(method: str, context: Any, error: ServeError) -> None:
+    """Record a call that ends before its handler learns of it."""
+    with recorded(INTERFACE, method, context.peer(), partial(metadata, context)) as call:
+        call.fail(error)
 
 
 def _when_done(callback: Callable[[asyncio.Task[Any]], None]) -> None:
@@ -238,22 +260,6 @@ def _without_frames(error: ServeError) -> ServeError:
     """Return an error without its frames: they hold messages, and grpc keeps an error as long as its call."""
     error.__traceback__ = error.__context__ = None
     return error
-
-
-async def _abort(context: Any, error: ServeError) -> None:
-    """End a call with the status of an error. Raises: the exception by which grpc ends the handler."""
-    retry = error.retry_after
-    pushback = () if retry is None else (("grpc-retry-pushback-ms", str(1000 * retry)),)
-    timer = _close_if_unread(context)
-    try:
-        await context.abort(getattr(grpc.StatusCode, error.status.name), str(error), pushback)
-    finally:
-        timer.cancel()
-
-
-def _close_if_unread(context: Any) -> asyncio.TimerHandle:
-    """Return a timer that closes the connection of a call, unless it is cancelled when the answer is sent."""
-    return asyncio.get_running_loop().call_later(ANSWER_SECONDS, lambda: _close_connection(context.peer()))
 
 
 def _close_connection(peer: str) -> None:

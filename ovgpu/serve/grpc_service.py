@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from tritonclient.grpc import service_pb2_grpc
@@ -96,7 +97,7 @@ class GrpcService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignor
 
     async def _streamed(self, request: Any, context: Any, unread: HeldAnswers) -> Any:
         """Return the response to an inference of a stream, which has a field for an error."""
-        with recorded(INTERFACE, "ModelStreamInfer", context.peer(), metadata(context)) as call:
+        with recorded(INTERFACE, "ModelStreamInfer", context.peer(), partial(metadata, context)) as call:
             call.model, call.id = request.model_name, request.id
             try:
                 response = messages.ModelStreamInferResponse(infer_response=await self._infer(request, None, call))
@@ -271,7 +272,7 @@ class GrpcService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignor
 
     async def _answer(self, method: str, request: Any, context: Any, answer: Callable[[Call], Awaitable[Any]]) -> Any:
         """Return the response to a call, or raise its error as the client may see it. Record the call."""
-        with recorded(INTERFACE, method, context.peer(), metadata(context)) as call:
+        with recorded(INTERFACE, method, context.peer(), partial(metadata, context)) as call:
             call.model = getattr(request, "model_name", "") or getattr(request, "name", "")
             call.id = getattr(request, "id", "")
             try:

@@ -121,7 +121,7 @@ class HttpApp:
     async def _answer(self, request: Request, method: str, handler: Handler, guarded: bool) -> Response:
         """Return the response to a request, or to its error. Record the call."""
         peer = "" if request.client is None else f"{request.client.host}:{request.client.port}"
-        with recorded(INTERFACE, method, peer, request.headers) as call:
+        with recorded(INTERFACE, method, peer, lambda: request.headers) as call:
             call.model = request.path_params.get("model", "")
             try:
                 if guarded:

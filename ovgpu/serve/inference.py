@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ovgpu.batching.gathering import Work
 from ovgpu.errors import Error
 from ovgpu.serve.classification import CLASSIFIED, classified
 from ovgpu.serve.engines import Engine, Port
@@ -41,7 +42,7 @@ def numbered_inputs(engine: Engine, request: InferenceRequest, controlled: bool)
     """
     inputs: dict[int, Any] = {}
     for tensor in request.inputs:
-        index = next((i for i, port in enumerate(engine.inputs) if tensor.name in port.names), None)
+        index = engine.input_indices.get(tensor.name)
         if index is None:
             if controlled and tensor.name in (CONTROL_ID, CONTROL):
                 continue
@@ -153,21 +154,26 @@ def _copy(sources: Sequence[Any], targets: Sequence[Any]) -> None:
 async def outputs_of(future: Future[Any]) -> Any:
     """Wait for the outputs of an inference. If this task is cancelled, an inference that has not begun is cancelled."""
     # asyncio.wrap_future would make a cycle of references, which keeps the outputs until garbage is collected.
-    loop = asyncio.get_running_loop()
-    waiting: asyncio.Future[None] = loop.create_future()
-
-    def wake() -> None:
-        if not waiting.done():
-            waiting.set_result(None)
-
-    def wake_from_thread(_: Future[Any]) -> None:
-        with suppress(RuntimeError):  # the loop has ended
-            loop.call_soon_threadsafe(wake)
-
-    future.add_done_callback(wake_from_thread)
+    waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    if isinstance(future, Work):
+        future.tell(_wake_from_thread, waiting)
+    else:
+        future.add_done_callback(lambda _: _wake_from_thread([waiting]))
     try:
         await waiting
     except asyncio.CancelledError:
         future.cancel()
         raise
     return future.result().to_tuple()
+
+
+def _wake_from_thread(waiting: list[asyncio.Future[None]]) -> None:
+    """Wake up the tasks that wait for the inferences of a batch, all at once: each call from a thread costs much."""
+    with suppress(RuntimeError):  # the loop has ended
+        waiting[0].get_loop().call_soon_threadsafe(_wake, waiting)
+
+
+def _wake(waiting: list[asyncio.Future[None]]) -> None:
+    for future in waiting:
+        if not future.done():
+            future.set_result(None)

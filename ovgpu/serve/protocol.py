@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -131,7 +131,7 @@ class InferenceRequest:
         if self.placed or any(output.placement for output in self.outputs):
             raise ServeError(Status.UNIMPLEMENTED, "shared memory is not supported")
 
-    def sequence(self, names: frozenset[str]) -> SequenceStep | None:
+    def sequence(self, names: Container[str]) -> SequenceStep | None:
         """Return the step of a sequence that the request asks for, or None. ``names`` are those of the model's inputs.
 
         Raises: ServeError for parameters or control inputs of a wrong type.

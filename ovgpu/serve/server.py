@@ -301,8 +301,9 @@ class Server:
                 GuardInterceptor(self._tokens, self.held, message_bytes, options.max_calls, options.idle_seconds)
             ],
         )
-        service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(grpc_service, server)
-        health_pb2_grpc.add_HealthServicer_to_server(HealthService(service), server)
+        handlers = _UnregisteredHandlers(server)
+        service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(grpc_service, handlers)
+        health_pb2_grpc.add_HealthServicer_to_server(HealthService(service), handlers)
         address = _shown(self._address, options.grpc_port)
         try:
             if self._certificate is not None:
@@ -315,12 +316,36 @@ class Server:
         return grpc_service, server
 
 
+class _UnregisteredHandlers:
+    """Server of gRPC to which handlers are added, but whose methods are not registered: for each call, grpc.aio waits
+    for all registered methods, which takes a tenth of the call's time."""
+
+    def __init__(self, server: Any) -> None:
+        self._server = server
+
+    def add_generic_rpc_handlers(self, handlers: Any) -> None:
+        """Add handlers of a service."""
+        self._server.add_generic_rpc_handlers(handlers)
+
+    def add_registered_method_handlers(self, service: str, handlers: Any) -> None:
+        """Leave out the methods of a service."""
+
+
 class _HttpServer(uvicorn.Server):
     """HTTP server that leaves signals to `Server`."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """Return an event loop: uvloop's, which takes a third less time than asyncio's, where it is installed."""
+    try:
+        from uvloop import new_event_loop
+    except ImportError:  # there is none for Windows
+        return asyncio.new_event_loop()
+    return new_event_loop()
 
 
 def _check_numbers(options: ServerOptions) -> None:

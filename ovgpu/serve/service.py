@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import groupby
 from typing import Any
@@ -86,8 +87,7 @@ class Service:
     def _version(self, request: InferenceRequest) -> tuple[Version, SequenceStep | None]:
         """Return the version that runs an inference, and the step of a sequence that it is, or None."""
         current = self.models.current.get(request.model)
-        names = frozenset[str]().union(*(port.names for port in current.engine.inputs)) if current else frozenset()
-        step = request.sequence(names)
+        step = request.sequence(current.engine.input_indices if current else ())
         if step is not None:
             version = self.sequences.version_of(request.model, step)
             if version is not None:
@@ -107,7 +107,7 @@ class Service:
         left = None if request.deadline is None else request.deadline - time.monotonic()
         parameters: dict[str, Any] = {}
         try:
-            async with asyncio.timeout(left):
+            async with nullcontext() if left is None else asyncio.timeout(left):
                 if left is not None and left <= 0:
                     raise TimeoutError
                 if not engine.stateful:

@@ -8,7 +8,7 @@ import socket
 import time
 import weakref
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import AbstractContextManager, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +57,13 @@ def wide() -> ov.Model:
 @pytest.fixture(scope="module")
 def server(repository: Path) -> Iterator[Serving]:
     """A server of messages of 1 MiB, which holds 2 MiB of them."""
-    with serving(repository, body_mib=1, held_mib=2, max_calls=8, engine={"max_batch_size": 1}) as found:
+    with limited(repository) as found:
         yield found
+
+
+def limited(repository: Path) -> AbstractContextManager[Serving]:
+    """Start such a server."""
+    return serving(repository, body_mib=1, held_mib=2, max_calls=8, engine={"max_batch_size": 1})
 
 
 @pytest.fixture
@@ -135,12 +140,10 @@ def test_a_message_that_is_not_late_is_not_held(wire: Wire, server: Serving, hel
 
 
 @pytest.mark.parametrize("sent", [b"", HALF[:3], HALF[:1000]], ids=len)
-def test_messages_that_never_end(
-    wire: Wire, server: Serving, held: HeldBytes, sent: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_messages_that_never_end(repository: Path, sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grpc_guard, "LATE_SECONDS", 0.02)
     monkeypatch.setattr(grpc_guard, "MESSAGE_SECONDS", 0.1)
-    with connections(server, 1) as (client,):
+    with limited(repository) as server, connections(server, 1) as (client,):
         call = client.call("ModelInfer")
         client.send(call, sent)
         until(lambda: client.receive(0.01) or client.ended == {call})
@@ -239,7 +242,7 @@ def check_refused(wire: Wire) -> None:
 
 @pytest.mark.parametrize("method", INFERENCES)
 def test_answers_of_grpc_that_are_not_read(
-    wire: Wire, server: Serving, held: HeldBytes, method: str, monkeypatch: pytest.MonkeyPatch
+    wire: Wire, server: Serving, held: HeldBytes, repository: Path, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are held, and then their connections are closed: grpc cannot take an answer back."""
     with connections(server, 1, window=100) as (client,):
@@ -249,24 +252,27 @@ def test_answers_of_grpc_that_are_not_read(
         check_refused(wire)
     until(lambda: held.free == 2 * MIB)
     monkeypatch.setattr(grpc_guard, "ANSWER_SECONDS", 0.2)
-    with connections(server, 2, window=100) as clients:
+    with limited(repository) as impatient, connections(impatient, 2, window=100) as clients:
+        held = impatient.server.held
         ask(clients[0], method)
         until(lambda: clients[0].receive(0.01) or clients[0].closed)
         until(lambda: held.free == 2 * MIB)
-        wire.check_served()
+        with Wire(impatient) as other:
+            other.check_served()
         ask(clients[1], method)  # the connection of another client is not closed with it
         until(lambda: held.free < 0)
 
 
 def test_errors_of_grpc_that_are_not_read(
-    wire: Wire, server: Serving, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    repository: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The timer of a status that is sent does not close anything."""
     monkeypatch.setattr(grpc_guard, "ANSWER_SECONDS", 0.05)
-    assert wire.call(b"\xff").status == "INVALID_ARGUMENT"
-    assert wire.stream(b"\xff") == ["INVALID_ARGUMENT"]
-    time.sleep(0.2)
-    wire.check_served()
+    with limited(repository) as server, Wire(server) as wire:
+        assert wire.call(b"\xff").status == "INVALID_ARGUMENT"
+        assert wire.stream(b"\xff") == ["INVALID_ARGUMENT"]
+        time.sleep(0.2)
+        wire.check_served()
     assert "is closed" not in caplog.text
 
 
