@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ messages: Any = model_config_pb2  # Any, because the module makes its classes wh
 
 log = logging.getLogger(__name__)
 
+ZERO_ROWS = re.compile(r"^[^#\n]*\bmax_batch_size\s*:\s*0\b", re.MULTILINE)  # as if it were not set
 BACKENDS = ("", "openvino", "onnxruntime", "ovgpu")
 PLATFORMS = ("", "openvino_ir", "onnxruntime_onnx")
 # Fields that take effect. One that ends with a dot stands for all fields of a message.
@@ -89,6 +91,8 @@ def parse(text: str, name: str, folder: Path) -> tuple[Settings, Policy]:
     values: dict[str, Any] = dict(_instances(config))
     if config.max_batch_size:
         values["max_batch_size"] = config.max_batch_size
+    elif ZERO_ROWS.search(text) and not config.HasField("sequence_batching"):
+        values["batching"] = False
     if config.HasField("dynamic_batching"):
         values["max_wait_ms"] = batches.max_queue_delay_microseconds / 1000
     if config.HasField("sequence_batching"):

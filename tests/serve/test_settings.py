@@ -50,6 +50,9 @@ def value(client: Client, number: str = "", model: str = "add") -> float:
     [
         ("", {}, {}),
         ("max_batch_size: 8", {"max_batch_size": 8}, {}),
+        ('backend: "openvino" max_batch_size: 0', {"batching": False}, {}),
+        ("# max_batch_size: 0", {}, {}),
+        ("max_batch_size: 0 sequence_batching {}", {"max_wait_ms": 0}, {}),
         (
             "dynamic_batching { max_queue_delay_microseconds: 500 default_queue_policy { max_queue_size: 7 } }",
             {"max_wait_ms": 0.5},
