@@ -120,7 +120,7 @@ def add_to(commands: Any) -> None:
         type=float,
         default=1.0,
         metavar="S",
-        help="look for new models and versions this often (1); 0 means only when a client asks",
+        help="look for new models, tokens and certificates this often (1); 0: only when a client or SIGHUP asks",
     )
     limits.add_argument(
         "--grace-seconds",

@@ -64,6 +64,6 @@ def run(args: argparse.Namespace) -> None:
     models = Repository(args.path, args.name).scan()
     if not models:
         raise ModelError(f"there is no model in {args.path}")
-    for files in models.values():
-        folder, engine = write_folder(args.repository, files, args.version, options)
+    for found in models.values():
+        folder, engine = write_folder(args.repository, found.versions[0], args.version, options)
         print(f"{folder}: {engine.description.rpartition(' on ')[0]}")  # without the CPU, on which the model was tried

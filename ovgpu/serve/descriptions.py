@@ -30,12 +30,13 @@ def server(shared_memory: bool) -> dict[str, Any]:
     return {"name": "ovgpu", "version": OWN, "extensions": extensions}
 
 
-def model(version: Version) -> dict[str, Any]:
-    """Return the metadata of a model."""
+def model(models: Models, name: str, number: str) -> dict[str, Any]:
+    """Return the metadata of a version of a model, by default of the current one, and the numbers of all versions."""
+    version = models.find(name, number)
     engine = version.engine
     return {
         "name": version.name,
-        "versions": [version.number],
+        "versions": [served.number for served in models.serving(name)],
         "platform": PLATFORM,
         "inputs": [_port(port) for port in engine.inputs],
         "outputs": [_port(port) for port in engine.outputs],
@@ -115,7 +116,7 @@ def _computed(count: int, nanoseconds: int) -> dict[str, Any]:
 
 def all_statistics(models: Models, name: str = "", number: str = "") -> list[dict[str, Any]]:
     """Return the statistics of a model, or of all. Raise ServeError if it is not loaded."""
-    return [statistics(version) for version in ([models.find(name, number)] if name else models.current.values())]
+    return [statistics(version) for version in ([models.find(name, number)] if name else models.serving())]
 
 
 def index(models: Models, ready: bool = False) -> list[dict[str, str]]:

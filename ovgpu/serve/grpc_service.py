@@ -154,7 +154,7 @@ class GrpcService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignor
             request,
             context,
             lambda: messages.ModelMetadataResponse(
-                **descriptions.model(self._service.models.find(request.name, request.version))
+                **descriptions.model(self._service.models, request.name, request.version)
             ),
         )
 

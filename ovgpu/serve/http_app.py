@@ -210,7 +210,9 @@ class HttpApp:
         return Response(content, media_type="application/json")
 
     async def _predict_status(self, request: Request, call: Call) -> Response:
-        return JSONResponse(predict.status(self._version(request)))
+        name, number = self._names(request)
+        version = self._models.find(name, number)
+        return JSONResponse(predict.status([version] if number else self._models.serving(name)))
 
     async def _predict_metadata(self, request: Request, call: Call) -> Response:
         return JSONResponse(predict.metadata(self._version(request)))
@@ -220,9 +222,9 @@ class HttpApp:
 
     async def _predict_reload(self, request: Request, call: Call) -> Response:
         """Look for new and changed models. The code is 201 if there are any, else 200, as of OpenVINO Model Server."""
-        before = list(self._models.current.values())
+        before = self._models.serving()
         await self._models.refresh(settled=False)
-        changed = before != list(self._models.current.values())
+        changed = before != self._models.serving()
         return JSONResponse(predict.statuses(self._models), 201 if changed else 200)
 
     # ---- server and models
@@ -248,7 +250,7 @@ class HttpApp:
         return JSONResponse(descriptions.server(self._service.memory.enabled))
 
     async def _metadata(self, request: Request, call: Call) -> Response:
-        return JSONResponse(descriptions.model(self._version(request)))
+        return JSONResponse(descriptions.model(self._models, *self._names(request)))
 
     async def _config(self, request: Request, call: Call) -> Response:
         return JSONResponse(descriptions.config(self._version(request)))

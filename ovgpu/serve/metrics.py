@@ -115,7 +115,7 @@ def _engines(versions: list[Version]) -> Iterator[Family]:
 
 
 def _triton(versions: list[Version]) -> Iterator[Family]:
-    """Yield Triton's metrics. Times of computing contain those of inputs and outputs, which Triton counts apart."""
+    """Yield Triton's metrics. Times of inputs and outputs, which Triton counts apart, are part of computing."""
     succeeded = Family("counter", "nv_inference_request_success", "Inferences that succeeded.", TRITON)
     failed = Family("counter", "nv_inference_request_failure", "Inferences that failed.", (*TRITON, "reason"))
     rows = Family("counter", "nv_inference_count", "Rows that were computed.", TRITON)
@@ -124,6 +124,8 @@ def _triton(versions: list[Version]) -> Iterator[Family]:
     request = Family("counter", "nv_inference_request_duration_us", "Time from requests to responses.", TRITON)
     queue = Family("counter", "nv_inference_queue_duration_us", "Time in the queue.", TRITON)
     compute = Family("counter", "nv_inference_compute_infer_duration_us", "Time of computing.", TRITON)
+    inputs = Family("counter", "nv_inference_compute_input_duration_us", "0: it is part of computing.", TRITON)
+    outputs = Family("counter", "nv_inference_compute_output_duration_us", "0: it is part of computing.", TRITON)
     for version in versions:
         model, statistics = (version.name, version.number), version.statistics
         with statistics.lock:
@@ -135,8 +137,10 @@ def _triton(versions: list[Version]) -> Iterator[Family]:
             request.add(model, sum(statistics.nanoseconds) // 1000)
             queue.add(model, statistics.queue_nanoseconds // 1000)
             compute.add(model, statistics.inference_nanoseconds // 1000)
+        inputs.add(model, 0)
+        outputs.add(model, 0)
         pending.add(model, version.engine.waiting)
-    yield from (succeeded, failed, rows, batches, pending, request, queue, compute)
+    yield from (succeeded, failed, rows, batches, pending, request, queue, inputs, compute, outputs)
 
 
 def _server() -> Iterator[Family]:

@@ -14,7 +14,7 @@ from ovgpu._util.short_turns import short_turns
 from ovgpu.errors import Error
 from ovgpu.serve.engines import Engine
 from ovgpu.serve.errors import ServeError, Status, public
-from ovgpu.serve.repository import ModelFiles, Repository
+from ovgpu.serve.repository import ModelFiles, Repository, ServedFiles
 from ovgpu.serve.statistics import Statistics
 
 log = logging.getLogger(__name__)
@@ -93,18 +93,27 @@ class Version:
 
 
 class Models:
-    """Models of a repository, each in its newest version. With ``digests``, versions with states have a digest."""
+    """Models of a repository, each in the versions that its settings say: by default in the newest one.
+
+    With ``digests``, versions with states have a digest.
+    """
 
     def __init__(self, repository: Repository, open_engine: OpenEngine, max_queue: int, digests: bool = False) -> None:
         self._repository, self._open_engine, self._max_queue = repository, open_engine, max_queue
         self._digests = digests
-        self.current: dict[str, Version] = {}
+        self.served: dict[str, dict[str, Version]] = {}  # by name and number
+        self.current: dict[str, Version] = {}  # the versions of requests that name none
         self.retired: set[Version] = set()  # versions that still have inferences or sequences
-        self.failures: dict[str, str] = {}  # reasons why models were not loaded, by name
-        self._tried: dict[str, ModelFiles] = {}  # files of the last attempt
-        self._seen: dict[str, ModelFiles] = {}  # files of the last scan
+        self._failed: dict[tuple[str, int], str] = {}  # reasons why versions were not loaded; 0 is for settings
+        self._tried: dict[tuple[str, int], ModelFiles] = {}  # files of the last attempt
+        self._seen: dict[str, ServedFiles] = {}  # files of the last scan
         self._unloaded: set[str] = set()  # models that clients have unloaded
         self._changing = asyncio.Lock()
+
+    @property
+    def failures(self) -> dict[str, str]:
+        """Reasons why models, or versions of them, were not loaded, by name of the model."""
+        return {name: reason for (name, _), reason in self._failed.items()}
 
     def find(self, name: str, number: str = "") -> Version:
         """Return the version of a model, by default the current one. Raise ServeError if it is not loaded."""
@@ -115,13 +124,21 @@ class Models:
                 Status.UNAVAILABLE if known else Status.NOT_FOUND,
                 f"model '{name}' is not loaded" if known else f"there is no model '{name}'",
             )
-        if number not in ("", version.number):
-            raise ServeError(Status.NOT_FOUND, f"model '{name}' has version {version.number}, not {number}")
+        if number:
+            served = self.served[name]
+            if number not in served:
+                raise ServeError(Status.NOT_FOUND, f"model '{name}' has version {', '.join(served)}, not {number}")
+            return served[number]
         return version
+
+    def serving(self, name: str = "") -> list[Version]:
+        """Return the versions of a model, or of all, that are served."""
+        names = [name] if name else self.served
+        return [version for name in names for version in self.served.get(name, {}).values()]
 
     def versions(self) -> list[Version]:
         """Return all loaded versions, including retired ones."""
-        return [*self.current.values(), *self.retired]
+        return [*self.serving(), *self.retired]
 
     def missing(self) -> list[str]:
         """Return the names of models that could not be loaded in any version, and that no client has unloaded."""
@@ -133,17 +150,13 @@ class Models:
 
     def index(self) -> list[tuple[str, str, str, str]]:
         """Return (name, version, state, reason) of each model of the repository."""
-        rows = [(v.name, v.number, "READY", "") for v in self.current.values()]
-        others = {name: files for name, files in self._seen.items() if name not in self.current}
-        rows += [
-            (
-                name,
-                str(files.version),
-                "UNAVAILABLE",
-                "unloaded" if name in self._unloaded else self.failures.get(name, "loading"),
-            )
-            for name, files in others.items()
-        ]
+        rows = [(version.name, version.number, "READY", "") for version in self.serving()]
+        for name, found in self._seen.items():
+            for files in found.versions:
+                number = str(files.version)
+                if number not in self.served.get(name, ()):
+                    reason = self._failed.get((name, files.version), found.error or "loading")
+                    rows.append((name, number, "UNAVAILABLE", "unloaded" if name in self._unloaded else reason))
         return sorted(rows)
 
     async def refresh(self, settled: bool = True) -> None:
@@ -154,22 +167,22 @@ class Models:
         async with self._changing:
             scanned = await asyncio.to_thread(self._repository.scan)
             seen, self._seen = self._seen, scanned
-            for name, files in scanned.items():
-                if (
-                    files != self._tried.get(name)
-                    and name not in self._unloaded
-                    and (not settled or seen.get(name) == files)
-                ):
-                    await self._load(files)
-            for name in self.current.keys() - scanned.keys():
+            for name, found in scanned.items():
+                for files in found.versions if self._is_sound(name, found) and name not in self._unloaded else ():
+                    before = seen[name].versions if name in seen else ()
+                    if files != self._tried.get((name, files.version)) and (not settled or files in before):
+                        await self._load(files)
+                self._choose(name)
+            for name in self.served.keys() - scanned.keys():
                 log.info("model '%s' is gone", name)
                 self._retire(name)
-            self._tried = {name: files for name, files in self._tried.items() if name in scanned}
-            self.failures = {name: reason for name, reason in self.failures.items() if name in scanned}
+            known = {(name, number) for name, found in scanned.items() for number in (0, *found.numbers)}
+            self._tried = {key: files for key, files in self._tried.items() if key in known}
+            self._failed = {key: reason for key, reason in self._failed.items() if key in known}
             self._unloaded &= scanned.keys()
 
     async def load(self, name: str, options: LoadOptions | None = None) -> None:
-        """Load the newest version of a model, even if it is loaded already. Raise ServeError if that fails.
+        """Load the versions of a model, even if they are loaded already. Raise ServeError if that fails.
 
         The options are those of this load: a version that is loaded later has the server's again. If a load with
         options fails, a model that was unloaded stays so.
@@ -180,11 +193,16 @@ class Models:
                 raise ServeError(Status.NOT_FOUND, f"there is no model '{name}' in the repository")
             unloaded = name in self._unloaded
             self._unloaded.discard(name)
-            await self._load(self._seen[name], options)
-            if name in self.failures:
+            found = self._seen[name]
+            for files in found.versions if self._is_sound(name, found) else ():
+                await self._load(files, options)
+            self._choose(name)
+            failures = [self._failed[name, n] for n in (0, *found.numbers) if (name, n) in self._failed]
+            if failures:
                 if unloaded and options is not None:
                     self._unloaded.add(name)
-                raise ServeError(Status.INVALID_ARGUMENT, f"model '{name}' was not loaded: {self.failures[name]}")
+                    self._retire(name)
+                raise ServeError(Status.INVALID_ARGUMENT, f"model '{name}' was not loaded: {failures[0]}")
 
     async def unload(self, name: str) -> None:
         """Unload a model until `load` is called. Its inferences and sequences continue until they end."""
@@ -192,18 +210,18 @@ class Models:
             if name not in self._seen and name not in self.current:
                 raise ServeError(Status.NOT_FOUND, f"there is no model '{name}' in the repository")
             self._unloaded.add(name)
-            self._tried.pop(name, None)
+            self._tried = {key: files for key, files in self._tried.items() if key[0] != name}
             self._retire(name)
 
     @asynccontextmanager
     async def ending(self, name: str, number: str) -> AsyncIterator[Version | None]:
         """Return a context with the version on which sequences began, or with None if it cannot be loaded.
 
-        A version that is not the current one is loaded for this, and closed when its sequences have ended.
+        A version that is not served is loaded for this, and closed when its sequences have ended.
         """
-        current = self.current.get(name)
-        if current is not None and current.number == number:
-            yield current
+        served = self.served.get(name, {}).get(number)
+        if served is not None:
+            yield served
             return
         files = await asyncio.to_thread(self._repository.version, name, number)
         try:
@@ -217,22 +235,44 @@ class Models:
 
     async def close(self) -> None:
         """Retire all versions, and wait until their inferences and sequences have ended."""
-        for name in list(self.current):
+        for name in list(self.served):
             self._retire(name)
         for version in self.versions():
             await version.closed.wait()
 
     async def _load(self, files: ModelFiles, options: LoadOptions | None = None) -> None:
-        """Load and warm up a version, and make it the current one. If that fails, the current version stays."""
-        self._tried[files.name] = files
+        """Load and warm up a version, and serve it. If that fails, the versions that are served stay."""
+        key = files.name, files.version
+        self._tried[key] = files
         try:
             version = await self._version(files, options)
         except Exception as error:
-            self.failures[files.name] = str(public(error))
+            self._failed[key] = str(public(error))
             return
-        self.failures.pop(files.name, None)
-        self._retire(files.name)
-        self.current[files.name] = version
+        self._failed.pop(key, None)
+        self._retire(files.name, version.number)
+        self.served.setdefault(files.name, {})[version.number] = version
+        self._choose(files.name)
+
+    def _is_sound(self, name: str, found: ServedFiles) -> bool:
+        """Return whether the settings of a model are well-formed. If not, its versions stay as they are."""
+        if not found.error:
+            self._failed.pop((name, 0), None)
+        elif self._failed.get((name, 0)) != found.error:
+            self._failed[name, 0] = found.error
+            log.error("model '%s': %s", name, found.error)
+        return not found.error
+
+    def _choose(self, name: str) -> None:
+        """Retire versions that are not to be served any more, if the others are loaded, and choose the current one."""
+        served, found = self.served.get(name, {}), self._seen[name]
+        wanted = {str(number) for number in found.numbers}
+        if not found.error and wanted <= served.keys():
+            for number in served.keys() - wanted:
+                self._retire(name, number)
+        default = str(found.default)
+        if served:
+            self.current[name] = served[default if default in served else max(served, key=int)]
 
     async def _version(self, files: ModelFiles, options: LoadOptions | None = None) -> Version:
         """Load and warm up a version. Errors are logged and raised."""
@@ -241,10 +281,18 @@ class Models:
         try:
             engine = await asyncio.to_thread(self._opened, files, statistics, options)
             digest = await asyncio.to_thread(files.digest) if self._digests and engine.stateful else ""
+            settings = files.settings
             version = Version(
-                files, engine, statistics, self._max_queue, self.retired.discard, digest, options.idle_seconds
+                files,
+                engine,
+                statistics,
+                settings.max_queue or self._max_queue,
+                self.retired.discard,
+                digest,
+                settings.idle_seconds if options.idle_seconds is None else options.idle_seconds,
             )
             try:
+                settings.check(files.path.name, engine)
                 options.check(version)
             except Error:
                 version.retire()
@@ -263,18 +311,37 @@ class Models:
         """
         warming = True
         with short_turns(), gc_pause.paused():
-            engine = self._open_engine(
-                files.path, lambda run: None if warming else statistics.add_batch(run), **options.engine
-            )
+            changes = {**files.settings.engine, **options.engine}
             try:
-                engine.warm_up()
+                observer = lambda run: None if warming else statistics.add_batch(run)
+                engine = self._open_engine(files.path, observer, **changes)
+            except RuntimeError as error:
+                if isinstance(error, Error) or "properties" not in changes:
+                    raise
+                raise Error(str(error).partition(". ")[0]) from None  # of a property that the device lacks
+            samples = files.settings.warm_up
+            try:
+                if samples != ():
+                    engine.warm_up()
             except Error as error:  # zeros may be no valid inputs
                 log.info("model '%s' runs for the first time when a client asks for it: %s", files.name, error)
+            try:
+                for sample in samples or ():
+                    sample.run(engine)
+            except Error:
+                engine.close()
+                raise
         warming = False
         return engine
 
-    def _retire(self, name: str) -> None:
-        version = self.current.pop(name, None)
-        if version is not None:
-            self.retired.add(version)
-            version.retire()
+    def _retire(self, name: str, number: str = "") -> None:
+        """Retire a version of a model, or all of them."""
+        served = self.served.get(name, {})
+        for retired in [number] if number else list(served):
+            version = served.pop(retired, None)
+            if version is not None:
+                self.retired.add(version)
+                version.retire()
+        if not served:
+            self.served.pop(name, None)
+            self.current.pop(name, None)

@@ -114,26 +114,25 @@ def _objects(names: Sequence[str], tensors: Sequence[NamedTensor]) -> bytes:
     return b"{%b}" % b",".join(members)
 
 
-def status(version: Version) -> dict[str, Any]:
-    """Return the status of a model."""
-    return _status(version.number, "AVAILABLE", "OK", "OK")
+def status(versions: Sequence[Version]) -> dict[str, Any]:
+    """Return the status of versions of a model."""
+    return {"model_version_status": [_status(version.number, "AVAILABLE", "OK", "OK") for version in versions]}
 
 
 def statuses(models: Models) -> dict[str, Any]:
     """Return the status of each model of the repository, by name."""
-    found = {}
+    found: dict[str, Any] = {}
     for name, number, state, reason in models.index():
         loaded = state == "READY"
         code = "OK" if loaded or name not in models.failures else "UNKNOWN"
-        found[name] = _status(
-            number, "AVAILABLE" if loaded else "END" if reason == "unloaded" else "LOADING", code, reason or "OK"
-        )
+        state = "AVAILABLE" if loaded else "END" if reason == "unloaded" else "LOADING"
+        versions = found.setdefault(name, {"model_version_status": []})["model_version_status"]
+        versions.append(_status(number, state, code, reason or "OK"))
     return found
 
 
 def _status(number: str, state: str, code: str, message: str) -> dict[str, Any]:
-    status = {"error_code": code, "error_message": message}
-    return {"model_version_status": [{"version": number, "state": state, "status": status}]}
+    return {"version": number, "state": state, "status": {"error_code": code, "error_message": message}}
 
 
 def metadata(version: Version) -> dict[str, Any]:

@@ -86,6 +86,7 @@ class Server:
 
     def __init__(self, options: ServerOptions, opener: OpenEngine | None = None) -> None:
         self._options = options
+        self._read_files = self._signature()
         self._tokens = Tokens(options.token_file) if options.token_file else None
         self._address = resolve(options.host)
         check_exposure(self._address, self._tokens is not None, options.insecure)
@@ -169,6 +170,7 @@ class Server:
                 if stopping.done():
                     await self._drain(service)
         finally:
+            self._drained.set()
             log.info("stopping")
             for task in watching:
                 task.cancel()
@@ -215,10 +217,27 @@ class Server:
             service.sequences.end_idle()
 
     async def _poll(self, models: Models) -> None:
-        """Look for new models regularly."""
+        """Look for new models, tokens and certificates regularly. Files that change right now wait for another time."""
+        read = before = self._read_files
         while self._options.poll_seconds:
             await asyncio.sleep(self._options.poll_seconds)
+            found = self._signature()
+            if found == before != read:
+                self._reload_files()
+                read = found
+            before = found
             await self._refresh(models)
+
+    def _signature(self) -> list[tuple[int, int, int] | None]:
+        """Return what tells of changes of the files of tokens, certificate and key."""
+        options, found = self._options, list[tuple[int, int, int] | None]()
+        for file in (options.token_file, options.tls_cert, options.tls_key):
+            try:
+                status = file.stat() if file else None
+            except OSError:  # it is replaced right now
+                status = None
+            found.append(status and (status.st_ino, status.st_size, status.st_mtime_ns))
+        return found
 
     @staticmethod
     async def _refresh(models: Models, settled: bool = True) -> None:
@@ -232,15 +251,19 @@ class Server:
         while True:
             await self._changed.wait()
             self._changed.clear()
-            for what, reloaded in (("tokens", self._tokens), ("certificate", self._certificate)):
-                try:
-                    if reloaded is not None:
-                        reloaded.reload()
-                        log.info("%s: read again", what)
-                except Error as error:
-                    log.error("%s: the old ones stay: %s", what, error)
+            self._reload_files()
             await self._refresh(models, settled=False)
             log.info("repository: read again")
+
+    def _reload_files(self) -> None:
+        """Read the tokens and the certificate again. Errors are logged."""
+        for what, reloaded in (("tokens", self._tokens), ("certificate and key", self._certificate)):
+            try:
+                if reloaded is not None:
+                    reloaded.reload()
+                    log.info("%s: read again", what)
+            except Error as error:
+                log.error("%s stay as they were: %s", what, error)
 
     # ---- sockets
 
@@ -372,7 +395,8 @@ def _check_numbers(options: ServerOptions) -> None:
 
 
 def _open_engine(options: EngineOptions, path: Path, observer: Any, **changes: Any) -> Any:
-    return open_engine(path, replace(options, **changes), observer)
+    properties = {**options.properties, **changes.pop("properties", {})}
+    return open_engine(path, replace(options, properties=properties, **changes), observer)
 
 
 def _allow_open_files() -> None:

@@ -29,7 +29,7 @@ td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}svg{max-width:100%;
 def status_page(service: Service) -> str:
     """Return the page as HTML, which a browser renews every five seconds."""
     versions = service.models.versions()
-    rows = [_rows(version, version in service.models.current.values()) for version in versions]
+    rows = [_rows(version, version not in service.models.retired) for version in versions]
     rows += [
         f'<tr class="m"><td colspan="{len(COLUMNS)}"><strong>{escape(name)}</strong> {escape(number)}</td></tr>'
         f'<tr><td class="r" colspan="{len(COLUMNS)}">{escape(state.lower())}: {escape(reason)}</td></tr>'

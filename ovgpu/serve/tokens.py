@@ -105,9 +105,7 @@ class Tokens:
             raise ServeError(Status.UNAUTHENTICATED, "the call has no valid token")
         role = role_of(method)
         if role is not Role.READ and role not in token.roles:
-            raise ServeError(
-                Status.PERMISSION_DENIED, f"the token has not the role '{role.value}', which {method} needs"
-            )
+            raise ServeError(Status.PERMISSION_DENIED, f"the token lacks the role '{role.value}', which {method} needs")
         caller.set(token)
 
     def _find(self, authorization: str) -> Token | None:

@@ -70,8 +70,8 @@ def test_a_model_is_found_by_its_file_its_folder_and_its_repository(tmp_path: Pa
     write(tmp_path / "all", adding(1), "add", 10)
     write(tmp_path / "all", adding(1), "other", 1)
     found = Repository(tmp_path / "all").scan()
-    assert {name: files.version for name, files in found.items()} == {"add": 10, "other": 1}
-    assert found["add"].path == tmp_path / "all" / "add" / "10" / "model.xml"
+    assert {name: served.numbers for name, served in found.items()} == {"add": [10], "other": [1]}
+    assert found["add"].versions[0].path == tmp_path / "all" / "add" / "10" / "model.xml"
     assert list(Repository(folder / "model.xml").scan()) == ["model"]
     assert list(Repository(folder).scan()) == ["2"]
     assert list(Repository(folder, "mine").scan()) == ["mine"]
@@ -81,8 +81,25 @@ def test_a_model_is_found_by_its_file_its_folder_and_its_repository(tmp_path: Pa
         (exported / f"model.{suffix}").rename(exported / f"openvino_model.{suffix}")
     (exported / "openvino_tokenizer.xml").write_text("another model")
     assert list(Repository(exported).scan()) == ["tiny-llama"]
-    assert Repository(exported).scan()["tiny-llama"].path.name == "openvino_model.xml"
+    assert Repository(exported).scan()["tiny-llama"].versions[0].path.name == "openvino_model.xml"
     assert list(Repository(exported / "openvino_model.xml").scan()) == ["tiny-llama"]
+
+
+def test_the_folder_of_a_models_versions(tmp_path: Path) -> None:
+    """OpenVINO Model Server has such a path for each model."""
+    for number in (1, 2):
+        write(tmp_path, adding(number), "add", number)
+    (tmp_path / "add" / "ovgpu.toml").write_text("versions = 2")
+    assert Repository(tmp_path / "add").scan()["add"].numbers == [2, 1]
+    found = Repository(tmp_path / "add", "mine")
+    assert found.scan()["mine"].numbers == [2, 1]
+    older = found.version("mine", "1")
+    assert older is not None and older.path == tmp_path / "add" / "1" / "model.xml"
+    assert found.version("add", "1") is None and found.version("mine", "3") is None
+    with serving(tmp_path / "add", name="mine") as server, server.client("gRPC") as client:
+        assert client.infer("mine", {"x": X}, "1")["y"][0, 0] == 2
+    write(tmp_path / "numbers", adding(1), "1", 2)  # a repository of a model with the name 1
+    assert list(Repository(tmp_path / "numbers").scan()) == ["1"]
 
 
 def test_folders_that_are_no_versions_are_left_out(tmp_path: Path) -> None:
@@ -91,7 +108,7 @@ def test_folders_that_are_no_versions_are_left_out(tmp_path: Path) -> None:
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "README.md").write_text("no model")
     found = Repository(tmp_path).scan()
-    assert {name: files.version for name, files in found.items()} == {"add": 1}
+    assert {name: served.numbers for name, served in found.items()} == {"add": [1]}
 
 
 def test_a_path_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
@@ -171,7 +188,7 @@ def test_a_version_that_cannot_be_loaded_leaves_the_old_one(tmp_path: Path) -> N
         (tmp_path / "bad" / "1" / "model.xml").write_text("<net")
         until(lambda: {"add", "bad"} <= server.server.service.models.failures.keys())
         assert client.infer("add", {"x": X})["y"][0, 0] == 2
-        index = {x["name"]: x for x in client.client.get_model_repository_index()}
+        index = {x["name"]: x for x in client.client.get_model_repository_index() if x["version"] == "1"}
         assert index["add"]["state"] == "READY"
         assert index["bad"]["state"] == "UNAVAILABLE"
         assert index["bad"]["reason"] not in ("", "loading")

@@ -18,6 +18,7 @@ import grpc
 import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2
+from tritonclient.utils import InferenceServerException
 
 from ovgpu.errors import Error
 from ovgpu.serve.errors import ServeError, Status
@@ -255,7 +256,7 @@ def test_tokens_are_read_again(server: Serving, file: Path, caplog: pytest.LogCa
         assert step(client, INFER, 1) == 3  # its sequence counts on
         with_two = {"sequence_id": 2, "sequence_start": True, "headers": bearer(INFER)}
         fails("RESOURCE_EXHAUSTED", client.infer, "count", {"x": X}, **with_two)
-        reload("short\n", "the old ones stay: ")
+        reload("short\n", "tokens stay as they were: ")
         assert step(client, INFER, 1, sequence_end=True) == 4
         assert step(client, INFER, 2, sequence_start=True) == 2
         file.unlink()
@@ -293,12 +294,12 @@ def test_certificates_are_read_again(
             assert old.infer("add", {"x": X})["y"][0, 0] == 2
             copy(pem="second")
             server.server.reload()
-            until(lambda: "certificate: the old ones stay" in caplog.text)  # the key is still the first one
+            until(lambda: "certificate and key stay as they were" in caplog.text)  # the key is still the first one
             with secure(server, interface, keys / "first.pem") as client:
                 assert client.infer("add", {"x": X})["y"][0, 0] == 2
             copy(key="second")
             server.server.reload()
-            until(lambda: "certificate: read again" in caplog.text)
+            until(lambda: "certificate and key: read again" in caplog.text)
             for _ in range(2):
                 with secure(server, interface, keys / "second.pem") as client:
                     assert client.infer("add", {"x": X})["y"][0, 0] == 2
@@ -308,6 +309,38 @@ def test_certificates_are_read_again(
         if interface == "gRPC":
             with secure(server, interface, keys / "first.pem") as client:
                 fails("UNAVAILABLE", client.infer, "add", {"x": X}, client_timeout=SECONDS)
+
+
+def test_files_that_change_are_read_again(
+    repository: Path, keys: Path, tmp_path: Path, file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Secrets of Kubernetes are replaced by renaming a folder. Nobody sends a signal."""
+    caplog.set_level(logging.INFO)
+    for name in ("pem", "key"):
+        (tmp_path / name).write_bytes((keys / f"first.{name}").read_bytes())
+    options: dict[str, Any] = {"tls_cert": tmp_path / "pem", "tls_key": tmp_path / "key"}
+    with serving(repository, token_file=file, poll_seconds=0.02, **options) as server:
+        (tmp_path / "new").write_text(f"{READ} infer\n")
+        (tmp_path / "new").replace(file)
+        with secure(server, "gRPC", keys / "first.pem") as client:
+
+            def allowed() -> bool:
+                try:
+                    client.infer("add", {"x": X}, headers=bearer(READ))
+                except InferenceServerException:
+                    return False
+                return True
+
+            until(allowed)
+            fails("UNAUTHENTICATED", client.infer, "add", {"x": X}, headers=bearer(ALL))
+        for name in ("pem", "key"):
+            (tmp_path / name).write_bytes((keys / f"second.{name}").read_bytes())
+        second = (keys / "second.pem").read_text().split()
+        until(lambda: ssl.DER_cert_to_PEM_cert(certificate_of(server, keys)).split() == second)
+        count = caplog.text.count("tokens: read again")
+        server.server.reload()
+        until(lambda: caplog.text.count("repository: read again") == 1)
+        assert caplog.text.count("tokens: read again") == count + 1  # and not whenever the server looks
 
 
 @pytest.mark.parametrize("with_tokens", [False, True])

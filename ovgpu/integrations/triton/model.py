@@ -73,7 +73,7 @@ class TritonPythonModel:
         models = Repository(folder).scan()
         if not models:
             raise Error(f"there is no model in {folder}")
-        (files,) = models.values()
+        ((files,),) = [found.versions for found in models.values()]
         parameters = {key: value["string_value"] for key, value in config.get("parameters", {}).items()}
         batcher = config.get("sequence_batching", {})
         oldest = batcher.get("oldest", {})

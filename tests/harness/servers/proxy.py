@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import socket
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
 from typing import Self
@@ -47,8 +48,8 @@ class Proxy:
         return rest, grpc
 
     @staticmethod
-    def _start(work: object, *arguments: object) -> None:
-        threading.Thread(target=work, args=arguments, daemon=True).start()  # type: ignore[arg-type]
+    def _start(work: Callable[..., None], *arguments: object) -> None:
+        threading.Thread(target=work, args=arguments, daemon=True).start()
 
     def _poll(self) -> None:
         while not self._closed.wait(POLL_SECONDS):
