@@ -57,6 +57,7 @@ HOMES = {
     "openvino": ("integrations/", "interop/"),
     "grpc": ("serve/",),
     "prometheus_client": ("serve/",),
+    "redis": ("serve/redis_store.py",),
     "starlette": ("serve/", "integrations/ray/"),
     "tritonclient": ("serve/",),
     "uvicorn": ("serve/",),

@@ -1,78 +1,102 @@
-"""Class OpenSequences: the open sequences of clients, by model and id."""
+"""Class OpenSequences: the open sequences of clients, by model and id, and their checkpoints."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from contextlib import suppress
-from dataclasses import dataclass, field
+from contextlib import AbstractAsyncContextManager, suppress
+from dataclasses import dataclass
 from hashlib import blake2b
-from itertools import count
-from typing import Any
+from secrets import randbelow
+from typing import Any, TypeVar
 
 import numpy as np
 
+from ovgpu.errors import Error
 from ovgpu.serve.engines import EngineSequence, Inputs
 from ovgpu.serve.errors import ServeError, Status
 from ovgpu.serve.inference import outputs_of
 from ovgpu.serve.models import Version
 from ovgpu.serve.protocol import SequenceId, SequenceStep
+from ovgpu.serve.sequence_table import OpenSequence, SequenceTable
+from ovgpu.serve.store import Answer, Checkpoint, Key, MemoryStore, SequenceStore, StoreError
 
 log = logging.getLogger(__name__)
 
-Key = tuple[str, SequenceId]
+FindVersion = Callable[[str, str], AbstractAsyncContextManager[Version | None]]
+TOUCH_SECONDS = 15.0
+MAX_ID = 1 << 53  # of ids that the server chooses: all programs have exact integers up to here
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class LastStep:
-    """Step with a number that has run: a digest of its inputs, its outputs, and the time of its end."""
+class Checkpoints:
+    """When sequences are saved: every ``steps`` steps, and ``seconds`` after the first step that is not saved.
 
-    number: int
-    inputs: bytes
+    0 means never. With ``steps`` of 1, a step is answered when it is saved, and undone if that fails. Otherwise, a
+    failure is logged.
+    """
+
+    steps: int = 0
+    seconds: float = 0.0
+
+    def __bool__(self) -> bool:
+        return self.steps > 0 or self.seconds > 0
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """Outputs of a step, the version that computed them, and the number of steps in the last checkpoint, None without
+    checkpoints."""
+
     outputs: Any
     version: Version
-    time: float = field(default_factory=time.monotonic)
+    saved_steps: int | None
 
 
-class ClientSequence:
+class ClientSequence(OpenSequence):
     """Sequence of a client. It stays on the version of the model on which it began."""
 
-    def __init__(self, version: Version, id: SequenceId) -> None:
-        self.version, self.id = version, id
-        self.handle: EngineSequence | None = None  # None before the beginning and after the end
-        self.turn = asyncio.Lock()  # serves waiting steps in the order in which they came
-        self.waiting = 0  # steps that wait or run
-        self.used = time.monotonic()
-        self.steps = 0  # steps that have run
-        self.last: LastStep | None = None  # the last step, if it had a number
-        self.running: Future[Any] | None = None  # the step that was submitted last
+    version: Version
+    epoch = 0  # of the store, which began when this server got the sequence
+    steps = 0  # steps that have run
+    saved_steps = 0  # steps in the last checkpoint
+    unsaved_since: float | None = None  # time of the first step after the last checkpoint
+    last: Answer | None = None  # the last step, if it had a number
+    undo: Checkpoint | None = None  # the last checkpoint, if steps are undone when they cannot be saved
+    running: Future[Any] | None = None  # the step with a number that was submitted last
 
-    def begin(self, version: Version) -> None:
-        """Begin anew, on a version. Raise BatchFullError if too many sequences are open."""
-        self.end()
-        self.handle, self.version = version.engine.open(), version
-        self.steps, self.last = 0, None
+    def begin(self, version: Version, handle: EngineSequence, epoch: int) -> None:
+        """Begin, or begin anew, on a version."""
+        self.free()
+        self.handle, self.version, self.epoch = handle, version, epoch
+        self.steps, self.saved_steps, self.unsaved_since, self.last, self.undo = 0, 0, None, None, None
         version.add_sequence()
 
-    async def run(self, inputs: Inputs) -> Any:
-        """Run a step without a number, and return its outputs."""
-        assert self.handle is not None
-        outputs = await outputs_of(self.handle.submit(inputs))
-        self.steps, self.last = self.steps + 1, None
-        return outputs
+    def free(self) -> None:
+        if self.handle is not None:
+            super().free()
+            self.version.remove_sequence()
 
-    async def run_numbered(self, inputs: Inputs, digest: bytes) -> Any:
-        """Run a step with a number, and return its outputs. It counts when it has run, even if this is cancelled."""
+    async def run(self, inputs: Inputs, digest: bytes | None) -> Any:
+        """Run a step, and return its outputs. ``digest`` is that of the inputs of a step with a number.
+
+        A step with a number counts when it has run, even if this is cancelled.
+        """
         assert self.handle is not None
+        if digest is None:
+            outputs = await outputs_of(self.handle.submit(inputs))
+            self._count(None)
+            return outputs
         loop, handle = asyncio.get_running_loop(), self.handle
         self.running = future = handle.submit(inputs)
 
         def count(ended: Future[Any]) -> None:
             if self.handle is handle and not ended.cancelled() and ended.exception() is None:
-                self.steps += 1
-                self.last = LastStep(self.steps, digest, ended.result().to_tuple(), self.version)
+                self._count(Answer(self.steps + 1, digest, ended.result().to_tuple()))
 
         def count_on_loop(ended: Future[Any]) -> None:
             with suppress(RuntimeError):  # the loop has ended
@@ -81,6 +105,10 @@ class ClientSequence:
         future.add_done_callback(count_on_loop)  # before the callback of `outputs_of`
         return await outputs_of(future)
 
+    def _count(self, answer: Answer | None) -> None:
+        self.steps, self.last = self.steps + 1, answer
+        self.unsaved_since = self.unsaved_since or time.monotonic()
+
     async def settled(self) -> None:
         """Wait until the last step with a number has run, and counts."""
         if self.running is not None:
@@ -88,43 +116,107 @@ class ClientSequence:
                 await outputs_of(self.running)
             self.running = None
 
-    def end(self) -> None:
-        """Close the handle, if there is one."""
-        if self.handle is not None:
-            self.handle.close()
-            self.handle = None
-            self.version.remove_sequence()
+    async def checkpoint(self) -> Checkpoint:
+        """Return the sequence as it is."""
+        await self.settled()
+        assert self.handle is not None
+        state = await asyncio.to_thread(self.handle.read)
+        return Checkpoint(self.version.number, self.version.digest, self.steps, state, self.last)
+
+    def saved(self, checkpoint: Checkpoint, undo: bool) -> None:
+        """Note that a checkpoint is saved."""
+        self.saved_steps, self.unsaved_since, self.undo = checkpoint.steps, None, checkpoint if undo else None
 
 
-class OpenSequences:
+class OpenSequences(SequenceTable[Key, ClientSequence]):
     """Open sequences of all models. All methods are called on the thread of the event loop.
 
-    Sequences without steps for ``idle`` seconds end.
+    Sequences without steps for ``idle`` seconds end. ``store`` has those that may continue on other servers, or when
+    this one starts again, on the version that ``find`` returns. If the files of the version have changed since, they do
+    not continue, and with ``discard``, their states are deleted.
 
     A step with a number must be the next one, or the last one again, with the same inputs. Then it does not run, and
     has the same outputs, also for ``idle`` seconds after it has ended the sequence.
     """
 
-    def __init__(self, idle: float) -> None:
-        self._idle = idle
-        self._open: dict[Key, ClientSequence] = {}
-        self._ended: dict[Key, LastStep] = {}  # of sequences that have ended, if it had a number
-        self._ids = count(1)
+    def __init__(
+        self,
+        idle: float,
+        find: FindVersion,
+        store: SequenceStore | None = None,
+        checkpoints: Checkpoints | None = None,
+        discard: bool = False,
+    ) -> None:
+        super().__init__(idle)
+        self._find, self._discard = find, discard
+        self._store = store or MemoryStore(idle)
+        self._checkpoints = checkpoints or Checkpoints()
+        self._touched = time.monotonic()
+        self._tasks = set[asyncio.Task[Any]]()
 
-    def __len__(self) -> int:
-        return len(self._open)
+    # ---- start and stop
 
-    def all(self) -> list[tuple[str, ClientSequence]]:
-        """Return (model, sequence) of each sequence."""
-        return [(model, sequence) for (model, _), sequence in self._open.items()]
+    async def open(self) -> None:
+        """Connect to the store. Raise Error if that fails."""
+        await self._store.open(self._wanted)
+
+    async def restore(self) -> None:
+        """Open the sequences that the store has for this server. Those that cannot be opened are logged."""
+        saved = await self._store.saved()
+        for model, number in sorted({(key[0], number) for key, number in saved}):
+            async with self._find(model, number):  # stays loaded until all of its sequences are open
+                for key, other in saved:
+                    if (key[0], other) == (model, number):
+                        try:
+                            async with self.turn(key, ClientSequence) as sequence:
+                                await self._take(key, sequence)
+                        except Exception as error:
+                            log.warning("sequence %r of model '%s' is not restored: %s", key[1], model, error)
+
+    async def close(self) -> int:
+        """End all sequences, or give them to the store. Return the number of those that could not be saved."""
+        lost = 0
+        for key, sequence in self.all():
+            if self._store.is_shared and sequence.handle is not None:
+                try:
+                    await self._store.release(key, sequence.epoch, await sequence.checkpoint())
+                except Exception as error:
+                    lost += 1
+                    log.error("sequence %r of model '%s' is not saved: %s", key[1], key[0], error)
+            self.forget(key, sequence)
+            with suppress(Exception):
+                sequence.free()
+        for task in self._tasks:
+            task.cancel()
+        await self._store.close()
+        return lost
+
+    async def sweep(self) -> None:
+        """End sequences that are idle, save those for which it is time, and keep the others in the store."""
+        for key, sequence in self.idle():
+            log.info("sequence %r of model '%s' ends after %d idle seconds", key[1], key[0], self._idle)
+            async with sequence.turn:
+                if not sequence.users and sequence.handle is not None:  # none has come while this waited
+                    await self._end(key, sequence, None)
+                    self.forget(key, sequence)
+        for key, sequence in self.all():
+            if self._is_old(sequence):
+                async with self.turn(key, ClientSequence) as current:
+                    if current.handle is not None and self._is_old(current):
+                        await self._save(key, current)
+        now = time.monotonic()
+        if now - self._touched > min(self._idle / 4, TOUCH_SECONDS):
+            self._touched = now
+            held = [(key, sequence.epoch) for key, sequence in self.all() if sequence.handle is not None]
+            with suppress(StoreError):  # logged by the store
+                await self._store.touch(held)
+
+    # ---- steps
 
     def version_of(self, model: str, step: SequenceStep) -> Version | None:
-        """Return the version on which a sequence continues, or None if it is not open or starts anew."""
-        sequence = self._open.get((model, step.id))
-        if sequence is None:
-            ended = self._ended.get((model, step.id))
-            return None if ended is None or ended.number != step.number else ended.version
-        return None if step.start else sequence.version
+        """Return the version on which a sequence of this server continues, or None if it starts anew or is not here."""
+        sequence = self._by_key.get((model, step.id))
+        return None if step.start or sequence is None or sequence.handle is None else sequence.version
 
     def identified(self, model: str, step: SequenceStep) -> SequenceStep:
         """Return the step with an id. The server chooses one if a start with control inputs has none."""
@@ -132,114 +224,259 @@ class OpenSequences:
             return step
         if not step.start:
             raise ServeError(Status.INVALID_ARGUMENT, "the inference has no sequence_id")
-        return SequenceStep(next(id for id in self._ids if (model, id) not in self._open), True, step.end, True)
+        return SequenceStep(1 + randbelow(MAX_ID), True, step.end, True)
 
-    async def infer(self, version: Version, model: str, step: SequenceStep, inputs: Inputs) -> Any:
-        """Run a step of a sequence after its earlier steps, and return the outputs.
+    async def infer(
+        self, version: Version, model: str, step: SequenceStep, prepare: Callable[[Version], Inputs]
+    ) -> StepResult:
+        """Run a step of a sequence after its earlier steps.
 
-        A step that fails leaves the sequence as it was, but a first step that fails ends it.
+        A sequence starts on ``version``, and continues on its own, for which ``prepare`` returns the inputs. If it is
+        on another server, it is taken from there. A step that fails leaves it as it was, but a first step that fails
+        ends it.
 
-        Raises: ServeError for a step of a sequence that is not open, or for a ``strict`` start of an open one.
+        Raises: ServeError for a step of a sequence that is not open, for a ``strict`` start of an open one, and if the
+        store is not available.
         """
-        key = (model, step.id)
-        sequence = self._open.get(key)
-        if step.start and step.strict and sequence is not None and step.number is None:
-            raise self._exists(model, step)
-        if sequence is None:
-            if not step.start and key not in self._ended:
-                raise self._missing(model, step)
-            sequence = self._open[key] = ClientSequence(version, step.id)
-        sequence.waiting += 1
-        try:
-            async with sequence.turn:
-                return await self._run(version, model, sequence, step, inputs)
-        finally:
-            sequence.waiting -= 1
-            sequence.used = time.monotonic()
-            if sequence.handle is None and not sequence.waiting:
-                self._forget(model, sequence)
-
-    async def _run(
-        self, version: Version, model: str, sequence: ClientSequence, step: SequenceStep, inputs: Inputs
-    ) -> Any:
-        digest = b""
-        if step.number is not None:
-            await sequence.settled()
-            digest = await asyncio.to_thread(_digest, inputs)  # of large inputs it takes long
-            again = self._repeated(model, sequence, step, digest)
+        key = model, step.id
+        async with self.turn(key, ClientSequence) as sequence:
+            if step.number is not None:
+                await sequence.settled()
+            ended = await self._ended_before(key, sequence, step)
+            if ended is not None:
+                async with self._find(model, ended.version) as found:
+                    version = found or version
+            elif not step.start:
+                version = sequence.version
+            inputs, digest = prepare(version), None
+            if step.number is not None:
+                digest = await asyncio.to_thread(_digest, inputs)  # of large inputs it takes long
+            again = self._repeated(sequence, step, version, ended, digest)
             if again is not None:
-                return again.outputs
-        if step.start:
-            if step.strict and sequence.handle is not None:
-                raise self._exists(model, step)
-            self._ended.pop((model, step.id), None)
-            sequence.begin(version)
-        elif sequence.handle is None:  # while this step waited, another one ended the sequence or failed to start it
-            raise self._missing(model, step)
-        if step.number not in (None, sequence.steps + 1):
-            raise ServeError(
-                Status.ALREADY_EXISTS, f"step {step.number} of sequence {step.id!r} cannot follow step {sequence.steps}"
-            )
-        try:
-            running = sequence.run(inputs) if step.number is None else sequence.run_numbered(inputs, digest)
-            outputs = await running
-        except BaseException:
+                return StepResult(again.outputs, version, self._saved_steps(sequence))
+            done = 0 if step.start else sequence.steps
+            if step.number not in (None, done + 1):
+                raise _conflict(step, f"cannot follow step {done}")
             if step.start:
-                sequence.end()
-            raise
-        if step.end:
-            if sequence.last is not None:
-                self._ended[model, sequence.id] = sequence.last
-            sequence.end()
-        return outputs
+                await _whole(self._start(key, sequence, step, version))
+            try:
+                outputs = await sequence.run(inputs, digest)
+            except BaseException:
+                if step.start:
+                    await _whole(self._end(key, sequence, None))
+                raise
+            if step.end or self._is_due(sequence):
+                await _whole(self._complete(key, sequence, step.end))
+            return StepResult(outputs, version, self._saved_steps(sequence))
 
-    def _repeated(self, model: str, sequence: ClientSequence, step: SequenceStep, digest: bytes) -> LastStep | None:
+    def _saved_steps(self, sequence: ClientSequence) -> int | None:
+        return sequence.saved_steps if self._checkpoints else None
+
+    async def _ended_before(self, key: Key, sequence: ClientSequence, step: SequenceStep) -> Checkpoint | None:
+        """Return the checkpoint of a sequence that has ended, if its last step is that of ``step``.
+
+        Else, the sequence is open, or starts. Raises: ServeError for another step of a sequence that is not open.
+        """
+        if step.start:
+            is_new = step.number is not None and sequence.handle is None
+            return await self._store.ended(key) if is_new else None
+        ended = await self._continued(key, sequence)
+        if sequence.handle is None and not (ended and ended.answer and ended.answer.number == step.number):
+            raise ServeError(
+                Status.NOT_FOUND,
+                f"sequence {key[1]!r} of model '{key[0]}' is not open: its first inference must start it",
+            )
+        return ended
+
+    @staticmethod
+    def _repeated(
+        sequence: ClientSequence, step: SequenceStep, version: Version, ended: Checkpoint | None, digest: bytes | None
+    ) -> Answer | None:
         """Return the step that ``step`` repeats, or None. Raise ServeError if it has other inputs than that one."""
-        last = sequence.last if sequence.handle is not None else self._ended.get((model, sequence.id))
-        if step.number is None or last is None or last.number != step.number:
+        if sequence.handle is not None:
+            number, last = sequence.version.number, sequence.last
+        else:
+            number, last = (ended.version, ended.answer) if ended is not None else ("", None)
+        if last is None or last.number != step.number or (step.start and number != version.number):
             return None
         if last.inputs == digest:
             return last
         if step.start:  # the client begins anew
             return None
-        raise ServeError(Status.ALREADY_EXISTS, f"step {step.number} of sequence {step.id!r} has run with other inputs")
+        raise _conflict(step, "has run with other inputs")
 
-    @staticmethod
-    def _exists(model: str, step: SequenceStep) -> ServeError:
-        return ServeError(Status.ALREADY_EXISTS, f"sequence {step.id!r} of model '{model}' is open already")
+    async def _continued(self, key: Key, sequence: ClientSequence) -> Checkpoint | None:
+        """Take a sequence if it is not here. Return its checkpoint if it has ended."""
+        if sequence.handle is not None:
+            if await self._store.check(key, sequence.epoch):
+                return None
+            sequence.free()  # another server has it
+        return await _whole(self._take(key, sequence))
 
-    @staticmethod
-    def _missing(model: str, step: SequenceStep) -> ServeError:
-        return ServeError(
-            Status.NOT_FOUND, f"sequence {step.id!r} of model '{model}' is not open: its first inference must start it"
-        )
+    async def _start(self, key: Key, sequence: ClientSequence, step: SequenceStep, version: Version) -> None:
+        strict = step.strict
+        epoch = None if strict and sequence.handle is not None else await self._store.start(key, anew=not strict)
+        if epoch is None:
+            raise ServeError(Status.ALREADY_EXISTS, f"sequence {key[1]!r} of model '{key[0]}' is open already")
+        sequence.free()
+        try:
+            sequence.begin(version, version.engine.open(), epoch)
+        except BaseException:
+            await self._end(key, sequence, None, epoch)
+            raise
 
-    def _forget(self, model: str, sequence: ClientSequence) -> None:
-        if self._open.get((model, sequence.id)) is sequence:
-            del self._open[model, sequence.id]
+    async def steps(self, model: str, id: SequenceId) -> int:
+        """Return the number of steps of a sequence, which is taken if it is not here. 0 if it is not open."""
+        key = model, id
+        async with self.turn(key, ClientSequence) as sequence:
+            await sequence.settled()
+            await self._continued(key, sequence)
+            return 0 if sequence.handle is None else sequence.steps
 
-    def restore(self, version: Version, model: str, id: SequenceId, steps: int) -> ClientSequence:
-        """Open a sequence that has made some steps, and return it. The caller then sets the state by its handle."""
-        sequence = ClientSequence(version, id)
-        sequence.begin(version)
-        sequence.steps = steps
-        self._open[model, id] = sequence
-        return sequence
+    async def end(self, model: str, id: SequenceId) -> None:
+        """End a sequence, wherever it is. Nothing happens if it is not open."""
+        key = model, id
+        async with self.turn(key, ClientSequence) as sequence:
+            epoch = sequence.epoch if sequence.handle is not None else await self._store.start(key)
+            await _whole(self._end(key, sequence, None, epoch))
 
-    def end_idle(self) -> None:
-        """End the sequences that have been idle for too long."""
-        now = time.monotonic()
-        self._ended = {key: last for key, last in self._ended.items() if now - last.time <= self._idle}
-        for model, sequence in self.all():
-            if not sequence.waiting and now - sequence.used > self._idle:
-                log.info("sequence %r of model '%s' ends after %d idle seconds", sequence.id, model, self._idle)
-                self.end(model, sequence)
+    # ---- checkpoints
 
-    def end(self, model: str, sequence: ClientSequence) -> None:
-        """End a sequence."""
-        self._forget(model, sequence)
-        with suppress(Exception):
-            sequence.end()
+    async def _take(self, key: Key, sequence: ClientSequence) -> Checkpoint | None:
+        """Open a sequence that the store has. Return its checkpoint if it has ended.
+
+        Raises: ServeError if its version, or the files of that, are not there; BatchFullError.
+        """
+        taken = await self._store.take(key)
+        if taken is None or taken.checkpoint.state is None:
+            return None if taken is None else taken.checkpoint
+        checkpoint, handle = taken.checkpoint, None
+        try:
+            async with self._find(key[0], checkpoint.version) as version:
+                if version is None or not version.engine.stateful:
+                    raise _lost(key, f"its version {checkpoint.version} is not loaded")
+                if version.digest != checkpoint.digest:
+                    reason = f"version {version.number} has other files than the one that computed its state"
+                    if self._discard:
+                        await self._store.end(key, taken.epoch, None)
+                        reason += ", which is deleted"
+                    raise _lost(key, reason)
+                handle = version.engine.open()
+                await asyncio.to_thread(handle.write, taken.checkpoint.state)
+                if not self._checkpoints:  # the next step makes it obsolete
+                    await self._store.save(key, taken.epoch, None)
+                sequence.begin(version, handle, taken.epoch)
+        except BaseException:
+            if handle is not None:
+                handle.close()
+            await self._store.release(key, taken.epoch, None)
+            raise
+        sequence.steps, sequence.last = checkpoint.steps, checkpoint.answer
+        if self._checkpoints:
+            sequence.saved(checkpoint, self._checkpoints.steps == 1)
+        return None
+
+    def _is_old(self, sequence: ClientSequence) -> bool:
+        """Return whether a sequence has a step that ought to be saved by now."""
+        since, seconds = sequence.unsaved_since, self._checkpoints.seconds
+        return 0 < seconds and since is not None and time.monotonic() - since >= seconds
+
+    def _is_due(self, sequence: ClientSequence) -> bool:
+        return 0 < self._checkpoints.steps <= sequence.steps - sequence.saved_steps
+
+    async def _complete(self, key: Key, sequence: ClientSequence, end: bool) -> None:
+        """Save or end a sequence after a step. Undo the step if that fails and each step must be saved."""
+        if self._checkpoints.steps != 1:
+            await (self._end(key, sequence, sequence.last) if end else self._save(key, sequence))
+            if not end and sequence.handle is None:
+                raise _moved(key)
+            return
+        undo = sequence.undo
+        try:
+            await (self._ended(key, sequence, sequence.last) if end else self._saved(key, sequence))
+        except Exception as error:
+            if not isinstance(error, StoreError):
+                log.error("sequence %r of model '%s' cannot be saved: %s", key[1], key[0], error)
+            if sequence.handle is None or undo is None or undo.state is None:
+                sequence.free()
+            else:
+                await asyncio.to_thread(sequence.handle.write, undo.state)
+                sequence.steps, sequence.last, sequence.unsaved_since = undo.steps, undo.answer, None
+            raise
+
+    async def _save(self, key: Key, sequence: ClientSequence) -> None:
+        """Save a sequence. Errors are logged."""
+        try:
+            await self._saved(key, sequence)
+        except Exception as error:
+            log.warning("sequence %r of model '%s' is not saved: %s", key[1], key[0], error)
+
+    async def _saved(self, key: Key, sequence: ClientSequence) -> None:
+        checkpoint = await sequence.checkpoint()
+        if not await self._store.save(key, sequence.epoch, checkpoint):
+            sequence.free()
+            raise _moved(key)
+        sequence.saved(checkpoint, self._checkpoints.steps == 1)
+
+    async def _end(self, key: Key, sequence: ClientSequence, last: Answer | None, epoch: int | None = None) -> None:
+        """End a sequence. Errors of the store are logged."""
+        try:
+            await self._ended(key, sequence, last, epoch)
+        except StoreError as error:
+            log.warning("the store does not know that sequence %r of model '%s' has ended: %s", key[1], key[0], error)
+            sequence.free()
+
+    async def _ended(self, key: Key, sequence: ClientSequence, last: Answer | None, epoch: int | None = None) -> None:
+        answer = None
+        if last is not None:
+            answer = Checkpoint(sequence.version.number, sequence.version.digest, sequence.steps, None, last)
+        await self._store.end(key, sequence.epoch if epoch is None else epoch, answer)
+        sequence.free()
+
+    # ---- other servers
+
+    def _wanted(self, key: Key, epoch: int) -> None:
+        task = asyncio.ensure_future(self._hand_over(key, epoch))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _hand_over(self, key: Key, epoch: int) -> None:
+        """Give a sequence to the server that wants it, after the steps that already wait here."""
+        async with self.turn(key, ClientSequence) as sequence:
+            held, checkpoint = sequence.handle is not None and sequence.epoch == epoch, None
+            try:
+                checkpoint = await sequence.checkpoint() if held else None
+            except Error as error:
+                log.error("sequence %r of model '%s' is lost: its state cannot be read: %s", key[1], key[0], error)
+            try:
+                await self._store.release(key, epoch, checkpoint)
+            except StoreError as error:
+                log.warning("sequence %r of model '%s' is not handed over: %s", key[1], key[0], error)
+                return
+            if held:
+                sequence.free()
+
+
+def _conflict(step: SequenceStep, what: str) -> ServeError:
+    return ServeError(Status.ALREADY_EXISTS, f"step {step.number} of sequence {step.id!r} {what}")
+
+
+def _moved(key: Key) -> StoreError:
+    return StoreError(f"sequence {key[1]!r} has moved to another server")
+
+
+def _lost(key: Key, reason: str) -> ServeError:
+    return ServeError(Status.NOT_FOUND, f"sequence {key[1]!r} of model '{key[0]}' cannot continue: {reason}")
+
+
+async def _whole(work: Coroutine[Any, Any, T]) -> T:
+    """Await a coroutine. If this is cancelled, the coroutine ends nevertheless, before CancelledError is raised."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
 
 
 def _digest(inputs: Inputs) -> bytes:

@@ -30,9 +30,10 @@ from ovgpu.serve.http_app import HttpApp
 from ovgpu.serve.http_protocol import HttpProtocol
 from ovgpu.serve.models import Models, OpenEngine
 from ovgpu.serve.repository import Repository
-from ovgpu.serve.sequences import OpenSequences
+from ovgpu.serve.sequences import Checkpoints, OpenSequences
 from ovgpu.serve.service import Service
-from ovgpu.serve.states import StateFolder
+from ovgpu.serve.states import FolderStore
+from ovgpu.serve.store import SequenceStore, open_store
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +65,8 @@ class ServerOptions:
     tls_key: Path | None = None
     insecure: bool = False
     state_dir: Path | None = None
+    state_store: str | None = None
+    checkpoints: Checkpoints = field(default_factory=Checkpoints)
     discard_states: bool = False
     grace_seconds: float = 30.0
     keep_going: bool = False
@@ -109,11 +112,12 @@ class Server:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         self._handle_signals()
         _allow_open_files()
-        states = StateFolder(options.state_dir) if options.state_dir else None
-        models = Models(self._repository, self._opener, options.max_queue, digests=states is not None)
-        self.service = service = Service(
-            models, OpenSequences(options.idle_seconds), states, options.discard_states, options.keep_going
+        store = _store(options)
+        models = Models(self._repository, self._opener, options.max_queue, digests=store is not None)
+        sequences = OpenSequences(
+            options.idle_seconds, models.version, store, options.checkpoints, options.discard_states
         )
+        self.service = service = Service(models, sequences, options.keep_going)
         http = self._http_server(service)
         listening = self._listen()
         try:
@@ -134,7 +138,7 @@ class Server:
             await asyncio.wait((starting, stopping, serving), return_when=asyncio.FIRST_COMPLETED)
             if starting.done():
                 starting.result()
-                watching = [asyncio.create_task(self._end_idle(service)), asyncio.create_task(self._poll(models))]
+                watching = [asyncio.create_task(self._sweep(service)), asyncio.create_task(self._poll(models))]
                 if ready is not None:
                     ready.set()
                 log.info("ready: %s", ", ".join(models.current) or "no models")
@@ -167,11 +171,14 @@ class Server:
                 task.cancel()
         self._stop.set()
 
-    async def _end_idle(self, service: Service) -> None:
-        """End idle sequences regularly."""
+    async def _sweep(self, service: Service) -> None:
+        """End idle sequences, and save others, regularly."""
         while True:
-            await asyncio.sleep(min(self._options.idle_seconds / 4, 1.0))
-            service.sequences.end_idle()
+            await asyncio.sleep(min(self._options.idle_seconds / 4, self._options.checkpoints.seconds or 1.0, 1.0))
+            try:
+                await service.sequences.sweep()
+            except Exception:
+                log.exception("sequences cannot be looked after")
 
     async def _poll(self, models: Models) -> None:
         """Look for new models regularly."""
@@ -267,6 +274,12 @@ def _check_numbers(options: ServerOptions) -> None:
             raise Error(f"there is no port {port}")
     if not 0 < options.body_mib <= options.held_mib:
         raise Error(f"--max-body-mib {options.body_mib} is not from 1 to --max-held-mib {options.held_mib}")
+    if options.state_dir and options.state_store:
+        raise Error("--state-dir and --state-store exclude each other")
+    if options.checkpoints and not (options.state_dir or options.state_store):
+        raise Error("checkpoints need --state-dir or --state-store")
+    if options.checkpoints.steps < 0 or options.checkpoints.seconds < 0:
+        raise Error("--checkpoint-steps and --checkpoint-seconds are not negative")
     engine = options.engine
     for name, value in (
         ("max-queue", options.max_queue),
@@ -279,6 +292,12 @@ def _check_numbers(options: ServerOptions) -> None:
     ):
         if value <= 0:
             raise Error(f"--{name} {value} is not positive")
+
+
+def _store(options: ServerOptions) -> SequenceStore | None:
+    if options.state_store:
+        return open_store(options.state_store, options.idle_seconds)
+    return FolderStore(options.state_dir, options.idle_seconds) if options.state_dir else None
 
 
 def _open_engine(options: EngineOptions, path: Path, observer: Any) -> Any:
