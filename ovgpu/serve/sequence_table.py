@@ -49,23 +49,26 @@ class SequenceTable(Generic[K, S]):
         """Count a user of a sequence."""
         sequence.users += 1
 
-    def end_use(self, key: K, sequence: S) -> None:
-        """Count a user as gone. Without users and handle, the sequence is forgotten."""
+    def end_use(self, sequence: S) -> None:
+        """Count a user as gone."""
         sequence.users -= 1
         sequence.used = self._clock()
-        if sequence.handle is None and not sequence.users:
-            self.forget(key, sequence)
 
     @asynccontextmanager
     async def turn(self, key: K, new: Callable[[], S]) -> AsyncIterator[S]:
-        """Return a context in which the caller alone uses a sequence, which is ``new`` if there is none."""
+        """Return a context in which the caller alone uses a sequence, which is ``new`` if there is none.
+
+        A sequence without a handle is forgotten when its last user leaves.
+        """
         sequence = self._by_key.get(key) or self._by_key.setdefault(key, new())
         self.begin_use(sequence)
         try:
             async with sequence.turn:
                 yield sequence
         finally:
-            self.end_use(key, sequence)
+            self.end_use(sequence)
+            if sequence.handle is None and not sequence.users:
+                self.forget(key, sequence)
 
     def idle(self) -> list[tuple[K, S]]:
         """Return (key, sequence) of the sequences that have been idle for too long."""

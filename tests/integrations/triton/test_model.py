@@ -242,10 +242,10 @@ def test_sequences_that_triton_has_ended(tmp_path: Path) -> None:
         sequences = instance.model._sequences
         for id in range(1, 10):  # 1 to 3 end although they are not yet idle here, the oldest first
             instance.infer({"x": numbers(1)}, id=id, start=True)
-        assert set(sequences._by_id) == {4, 5, 6, 7, 8, 9}
+        assert set(dict(sequences.all())) == {4, 5, 6, 7, 8, 9}
         time.sleep(0.3)
         instance.infer({"x": numbers(1)}, id=10, start=True)
-        assert set(sequences._by_id) == {10} and len(sequences) == 1
+        assert set(dict(sequences.all())) == {10} and len(sequences) == 1
 
 
 # ---- decoupled
