@@ -2,7 +2,8 @@
 
 Each sequence is a hash: its ``epoch``, its ``owner`` if a server has it, its ``checkpoint`` if there is one, and
 ``ended`` after its end. A server that is alive renews its lease, a key with a time to live. It waits for messages in a
-list: keys and epochs of its sequences that other servers want.
+list: keys and epochs of its sequences that other servers want. After the store was away, all servers have the time of a
+lease to renew theirs: the key ``steady`` has the time since which some server has always been able to.
 """
 
 from __future__ import annotations
@@ -37,8 +38,16 @@ CONNECTIONS = 16
 # store that has lost all data: its value of 0 tells the server that the last one is gone.
 COMMON = """
 local record, prefix, me, ttl, lease = KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local function now()
+    local time = redis.call('TIME')
+    return time[1] * 1000000 + time[2]
+end
 local function elsewhere(owner)
-    return owner and owner ~= '' and owner ~= me and redis.call('EXISTS', prefix .. 'lease:' .. owner) == 1
+    if not owner or owner == '' or owner == me then return false end
+    local found = redis.call('GET', prefix .. 'lease:' .. owner)
+    if found then return found ~= 'over' end
+    local steady = redis.call('GET', prefix .. 'steady')
+    return not steady or now() - steady < 1000 * lease
 end
 local function ask(owner, epoch)
     local list = prefix .. 'wanted:' .. owner
@@ -50,8 +59,7 @@ local function live()
 end
 local function own(last)
     live()
-    local time = redis.call('TIME')
-    local epoch = string.format('%.0f', math.max(tonumber(last or 0) + 1, time[1] * 1000000 + time[2]))
+    local epoch = string.format('%.0f', math.max(tonumber(last or 0) + 1, now()))
     redis.call('HSET', record, 'owner', me, 'epoch', epoch)
     redis.call('PEXPIRE', record, ttl)
     return epoch
@@ -107,6 +115,16 @@ return 1
 )
 
 
+RENEW = (
+    COMMON
+    + """
+local steady = redis.call('GET', prefix .. 'steady')
+redis.call('SET', prefix .. 'steady', steady or string.format('%.0f', now()), 'PX', math.floor(lease / 2))
+return redis.call('SET', prefix .. 'lease:' .. me, '1', 'PX', lease, 'GET')
+"""
+)
+
+
 class RedisStore(SequenceStore):
     """Sequences in Redis or Valkey at ``url``, such as redis://localhost:6379/0. Servers with the same ``prefix`` share
     them.
@@ -133,7 +151,7 @@ class RedisStore(SequenceStore):
         self.address = f"{arguments.get('host', arguments.get('path', 'localhost'))}:{arguments.get('port', 6379)}"
         self._prefix, self._ttl, self._lease = f"{prefix}:", max(round(1000 * idle), 1), lease
         self._owner = uuid4().hex
-        self._start, self._take, self._change = map(self._client.register_script, (START, CLAIM, CHANGE))
+        self._scripts = {text: self._client.register_script(text) for text in (START, CLAIM, CHANGE, RENEW)}
         self._lease_end, self._leases = 0.0, 0  # the time at which the lease ends, and how often it began
         self._checked: dict[Key, tuple[int, int]] = {}  # epochs, and the leases in which they were confirmed
         self._following: asyncio.Task[None] | None = None
@@ -154,19 +172,20 @@ class RedisStore(SequenceStore):
             self._following, self._lease_end = None, 0.0
             try:
                 async with self._commands():
-                    await self._client.delete(self._name("lease", self._owner), self._name("wanted", self._owner))
+                    await self._client.delete(self._name("wanted", self._owner))
+                    await self._client.set(self._name("lease", self._owner), "over", px=self._ttl)
             except StoreError as error:
                 log.warning("%s", error)
         await self._client.aclose()
 
     async def start(self, key: Key, anew: bool = True) -> int | None:
         await self._ensure_lease()
-        epoch = await self._run(self._start, key, "1" if anew else "")
+        epoch = await self._run(START, key, "1" if anew else "")
         return None if epoch is None else self._confirmed(key, int(epoch))
 
     async def _claim(self, key: Key, ask: bool) -> Taken | None:
         await self._ensure_lease()
-        answer, *data = await self._run(self._take, key, "1" if ask else "")
+        answer, *data = await self._run(CLAIM, key, "1" if ask else "")
         if answer == b"elsewhere":
             raise HeldElsewhereError
         if answer == b"none":
@@ -178,12 +197,12 @@ class RedisStore(SequenceStore):
         return await self._changed(key, epoch, "save", checkpoint)
 
     async def release(self, key: Key, epoch: int, checkpoint: Checkpoint | None) -> None:
+        self._checked.pop(key, None)  # if it is unknown whether this succeeds, the next `check` asks the store
         await self._changed(key, epoch, "release", checkpoint)
-        self._checked.pop(key, None)
 
     async def end(self, key: Key, epoch: int, checkpoint: Checkpoint | None) -> None:
-        await self._changed(key, epoch, "end", checkpoint)
         self._checked.pop(key, None)
+        await self._changed(key, epoch, "end", checkpoint)
 
     async def ended(self, key: Key) -> Checkpoint | None:
         async with self._commands():
@@ -225,12 +244,13 @@ class RedisStore(SequenceStore):
 
     async def _changed(self, key: Key, epoch: int, change: str, checkpoint: Checkpoint | None = None) -> bool:
         data = () if checkpoint is None else (await asyncio.to_thread(encode, key, checkpoint),)
-        return bool(await self._run(self._change, key, epoch, change, *data))
+        return bool(await self._run(CHANGE, key, epoch, change, *data))
 
-    async def _run(self, script: Any, key: Key, *arguments: Any) -> Any:
+    async def _run(self, script: str, key: Key | None, *arguments: Any) -> Any:
         common = self._prefix, self._owner, self._ttl, round(1000 * self._lease)
         async with self._commands():
-            return await script(keys=[self._record(key)], args=[*common, *arguments])
+            keys = [] if key is None else [self._record(key)]
+            return await self._scripts[script](keys=keys, args=[*common, *arguments])
 
     @asynccontextmanager
     async def _commands(self) -> AsyncIterator[None]:
@@ -251,9 +271,7 @@ class RedisStore(SequenceStore):
     async def _renew(self) -> None:
         """Renew the lease. If it has ended meanwhile, all sequences must be checked before they go on."""
         began = time.monotonic()
-        async with self._commands():
-            name, milliseconds = self._name("lease", self._owner), round(1000 * self._lease)
-            last = await self._client.set(name, "1", px=milliseconds, get=True)
+        last = await self._run(RENEW, None)
         if last != b"1" or began >= self._lease_end:
             self._leases += 1
         self._lease_end = began + self._lease

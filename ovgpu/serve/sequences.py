@@ -191,6 +191,15 @@ class OpenSequences(SequenceTable[Key, ClientSequence]):
         await self._store.close()
         return lost
 
+    async def sweep_regularly(self) -> None:
+        """Call `sweep` until this is cancelled."""
+        while True:
+            await asyncio.sleep(min(self._idle / 4, self._checkpoints.seconds or 1.0, 1.0))
+            try:
+                await self.sweep()
+            except Exception:
+                log.exception("sequences cannot be looked after")
+
     async def sweep(self) -> None:
         """End sequences that are idle, save those for which it is time, and keep the others in the store."""
         for key, sequence in self.idle():
@@ -482,7 +491,8 @@ async def _whole(work: Coroutine[Any, Any, T]) -> T:
 def _digest(inputs: Inputs) -> bytes:
     """Return a digest of the inputs of a step."""
     total = blake2b(digest_size=16)
-    for index, array in sorted(inputs.items()):
+    for index, value in sorted(inputs.items()):
+        array = np.asarray(value)
         total.update(f"{index} {array.dtype} {array.shape};".encode())
-        total.update(repr(array.tolist()).encode() if array.dtype == object else np.ascontiguousarray(array).data)
+        total.update(repr(array.tolist()).encode() if array.dtype.kind in "OSU" else np.ascontiguousarray(array).data)
     return total.digest()

@@ -138,7 +138,7 @@ class Server:
             await asyncio.wait((starting, stopping, serving), return_when=asyncio.FIRST_COMPLETED)
             if starting.done():
                 starting.result()
-                watching = [asyncio.create_task(self._sweep(service)), asyncio.create_task(self._poll(models))]
+                watching = [asyncio.create_task(sequences.sweep_regularly()), asyncio.create_task(self._poll(models))]
                 if ready is not None:
                     ready.set()
                 log.info("ready: %s", ", ".join(models.current) or "no models")
@@ -170,15 +170,6 @@ class Server:
             for task in asyncio.all_tasks():
                 task.cancel()
         self._stop.set()
-
-    async def _sweep(self, service: Service) -> None:
-        """End idle sequences, and save others, regularly."""
-        while True:
-            await asyncio.sleep(min(self._options.idle_seconds / 4, self._options.checkpoints.seconds or 1.0, 1.0))
-            try:
-                await service.sequences.sweep()
-            except Exception:
-                log.exception("sequences cannot be looked after")
 
     async def _poll(self, models: Models) -> None:
         """Look for new models regularly."""

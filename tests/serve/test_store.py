@@ -344,6 +344,25 @@ def test_a_store_that_dies_and_comes_back(tmp_path: Path, monkeypatch: pytest.Mo
         asyncio.run(run())
 
 
+def test_after_an_outage_servers_have_the_time_to_renew_their_leases(tmp_path: Path) -> None:
+    """The lease of a server that is alive has ended because the store was away: nobody takes its sequences."""
+    with redis_server(tmp_path) as server:
+
+        async def run() -> None:
+            first, second = [await Server(redis_store.RedisStore(server.url, IDLE, lease=1.0)).open() for _ in range(2)]
+            first.held[KEY] = await first.start(), 6
+            await asyncio.sleep(1.1)
+            second.store._following.cancel()  # type: ignore[attr-defined]
+            server.kill()
+            await asyncio.sleep(1.1)
+            await asyncio.to_thread(server.start)
+            assert await second.take() == 6
+            await first.store.close()
+            await second.store.close()
+
+        asyncio.run(run())
+
+
 def test_a_silent_server_loses_its_sequences(redis: RedisServer) -> None:
     """Its lease ends, another server takes its sequence, and it notices when it goes on."""
 
