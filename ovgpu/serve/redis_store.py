@@ -1,9 +1,9 @@
 """Class RedisStore: sequences of several servers in Redis or Valkey.
 
-Each sequence is a hash: its ``epoch``, its ``owner`` if a server has it, its ``checkpoint`` if there is one, and
-``ended`` after its end. A server that is alive renews its lease, a key with a time to live. It waits for messages in a
-list: keys and epochs of its sequences that other servers want. After the store was away, all servers have the time of a
-lease to renew theirs: the key ``steady`` has the time since which some server has always been able to.
+Each sequence is a hash: its ``epoch``, its ``owner`` if a server has it, the key of its ``checkpoint`` if there is one,
+and ``ended`` after its end. A server that is alive renews its lease, a key with a time to live. It waits for messages
+in a list: keys and epochs of its sequences that other servers want. After the store was away, all servers have the time
+of a lease to renew theirs: the key ``steady`` has the time since which some server has always been able to.
 """
 
 from __future__ import annotations
@@ -64,6 +64,9 @@ local function own(last)
     redis.call('PEXPIRE', record, ttl)
     return epoch
 end
+local function forget(checkpoint)
+    if checkpoint then redis.call('UNLINK', checkpoint) end
+end
 """
 
 START = (
@@ -75,6 +78,7 @@ local held = elsewhere(was[1])
 if anew == '' and was[2] and not was[3] and (held or was[4]) then return false end
 if held then ask(was[1], was[2]) end
 redis.call('DEL', record)
+forget(was[4])
 return own(was[2])
 """
 )
@@ -89,6 +93,7 @@ if elsewhere(was[1]) then
 end
 if not was[4] then return {'none'} end
 if was[3] then return {'0', was[4]} end
+redis.call('PEXPIRE', was[4], ttl)
 return {own(was[2]), was[4]}
 """
 )
@@ -98,8 +103,11 @@ CHANGE = (
     COMMON
     + """
 local epoch, change, checkpoint = ARGV[5], ARGV[6], ARGV[7]
-local last = redis.call('HGET', record, 'epoch')
-if last and tonumber(last) > tonumber(epoch) then return 0 end
+local was = redis.call('HMGET', record, 'epoch', 'checkpoint')
+if was[1] and tonumber(was[1]) > tonumber(epoch) then
+    forget(checkpoint)
+    return 0
+end
 local gone = change == 'release' or change == 'end'
 if not gone then live() end
 redis.call('HSET', record, 'epoch', epoch, 'owner', gone and '' or me)
@@ -108,7 +116,11 @@ if checkpoint then
     redis.call('HSET', record, 'checkpoint', checkpoint)
 elseif change == 'save' or change == 'end' then
     redis.call('HDEL', record, 'checkpoint')
+elseif was[2] then
+    redis.call('PEXPIRE', was[2], ttl)
+    was[2] = nil
 end
+if was[2] ~= checkpoint then forget(was[2]) end
 redis.call('PEXPIRE', record, change == 'end' and not checkpoint and math.min(ttl, 30000) or ttl)
 return 1
 """
@@ -185,12 +197,12 @@ class RedisStore(SequenceStore):
 
     async def _claim(self, key: Key, ask: bool) -> Taken | None:
         await self._ensure_lease()
-        answer, *data = await self._run(CLAIM, key, "1" if ask else "")
+        answer, *name = await self._run(CLAIM, key, "1" if ask else "")
         if answer == b"elsewhere":
             raise HeldElsewhereError
         if answer == b"none":
             return None
-        checkpoint, epoch = await self._decoded(key, data[0]), int(answer)
+        checkpoint, epoch = await self._checkpoint(key, name[0]), int(answer)
         return None if checkpoint is None else Taken(self._confirmed(key, epoch) if epoch else 0, checkpoint)
 
     async def save(self, key: Key, epoch: int, checkpoint: Checkpoint | None) -> bool:
@@ -206,8 +218,8 @@ class RedisStore(SequenceStore):
 
     async def ended(self, key: Key) -> Checkpoint | None:
         async with self._commands():
-            is_ended, data = await self._client.hmget(self._record(key), "ended", "checkpoint")
-        return await self._decoded(key, data) if is_ended and data else None
+            is_ended, name = await self._client.hmget(self._record(key), "ended", "checkpoint")
+        return await self._checkpoint(key, name) if is_ended and name else None
 
     async def check(self, key: Key, epoch: int) -> bool:
         if time.monotonic() < self._lease_end and self._checked.get(key) == (epoch, self._leases):
@@ -230,10 +242,12 @@ class RedisStore(SequenceStore):
     def _record(self, key: Key) -> str:
         return self._name("sequence", json.dumps(key))
 
-    @staticmethod
-    async def _decoded(key: Key, data: bytes) -> Checkpoint | None:
+    async def _checkpoint(self, key: Key, name: bytes) -> Checkpoint | None:
+        """Return the checkpoint at a key of the store, None if it is gone."""
+        async with self._commands():
+            data = await self._client.get(name)
         try:
-            return await asyncio.to_thread(decode, data)
+            return None if data is None else await asyncio.to_thread(decode, data)
         except UNREADABLE as error:
             log.error("sequence %r of model '%s' cannot be read: %s", key[1], key[0], error)
             return None
@@ -243,8 +257,12 @@ class RedisStore(SequenceStore):
         return epoch
 
     async def _changed(self, key: Key, epoch: int, change: str, checkpoint: Checkpoint | None = None) -> bool:
-        data = () if checkpoint is None else (await asyncio.to_thread(encode, key, checkpoint),)
-        return bool(await self._run(CHANGE, key, epoch, change, *data))
+        if checkpoint is None:
+            return bool(await self._run(CHANGE, key, epoch, change))
+        data, name = await asyncio.to_thread(encode, key, checkpoint), self._name("checkpoint", uuid4().hex)
+        async with self._commands():  # not in the script, which would copy it several times
+            await self._client.set(name, data, px=self._ttl)
+        return bool(await self._run(CHANGE, key, epoch, change, name))
 
     async def _run(self, script: str, key: Key | None, *arguments: Any) -> Any:
         common = self._prefix, self._owner, self._ttl, round(1000 * self._lease)

@@ -6,11 +6,10 @@ import asyncio
 import json
 import logging
 import os
+import struct
 from hashlib import sha256
-from io import BytesIO
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 
@@ -23,60 +22,79 @@ from ovgpu.types import Type
 
 log = logging.getLogger(__name__)
 
-HEADER = "sequence"  # name of the entry with JSON; the others are arrays: of variables, and of outputs of the last step
-UNREADABLE = (OSError, ValueError, KeyError, TypeError, BadZipFile, Error)
+LENGTH = struct.Struct("<Q")  # of the header, which is JSON; the bytes of arrays follow
+UNREADABLE = (OSError, ValueError, KeyError, TypeError, struct.error, Error)
 
 
 def encode(key: Key, checkpoint: Checkpoint) -> bytes:
-    """Return a sequence as bytes, in NumPy's format for several arrays. Raise Error for a state of strings."""
-    variables, arrays = [], dict[str, Any]()
-    for i, (name, tensor) in enumerate((checkpoint.state or {}).items()):
+    """Return a sequence as bytes: a header, the variables and the outputs of the last step.
+
+    Raises: Error for a state of strings.
+    """
+    variables, outputs, parts = [], [], list[Any]()  # the parts are bytes, or arrays of bytes
+    for name, tensor in (checkpoint.state or {}).items():
         dtype = tensor.element_type
         if dtype is Type.string:
             raise Error(f"variable '{name}' has strings, which are not saved")
-        variables.append({"name": name, "type": datatype(f"variable '{name}'", dtype), "shape": list(tensor.shape)})
-        arrays[f"variable {i}"] = np.frombuffer(tensor.read().tobytes(), np.uint8)
-    header: dict[str, Any] = {
+        parts.append(_bytes(tensor.read()))
+        variables.append([datatype(f"variable '{name}'", dtype), list(tensor.shape), len(parts[-1]), name])
+    answer = checkpoint.answer
+    for array in answer.outputs if answer is not None else ():
+        has_strings = array.dtype == object
+        parts.append(to_bytes(array, Type.string) if has_strings else _bytes(array))
+        outputs.append(["strings" if has_strings else array.dtype.str, list(array.shape), len(parts[-1])])
+    header = {
         "model": key[0],
         "id": key[1],
         "version": checkpoint.version,
         "digest": checkpoint.digest,
         "steps": checkpoint.steps,
-        "ended": checkpoint.state is None,
-        "variables": variables,
+        "variables": None if checkpoint.state is None else variables,
+        "answer": answer and [answer.number, answer.inputs.hex(), outputs],
     }
-    answer = checkpoint.answer
+    text = json.dumps(header).encode()
+    return b"".join([LENGTH.pack(len(text)), text, *parts])
+
+
+def _bytes(array: Any) -> Any:
+    """Return the bytes of an array, which may share its memory."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
+def decode(data: bytes) -> Checkpoint:
+    """Return the checkpoint in the bytes that `encode` returned. Raise one of `UNREADABLE` for others."""
+    at = LENGTH.size + LENGTH.unpack_from(data)[0]
+    header = json.loads(data[LENGTH.size : at])
+
+    def part(size: int) -> bytes:
+        nonlocal at
+        at += size
+        if at > len(data):
+            raise ValueError("its end is missing")
+        return data[at - size : at]
+
+    variables, answer = header["variables"], header["answer"]
+    state = None if variables is None else dict[str, Tensor]()
+    for dtype, shape, size, name in variables or ():
+        array = np.frombuffer(bytearray(part(size)), DATATYPES[dtype].storage).reshape(shape)
+        state[name] = Tensor.from_array(array, DATATYPES[dtype])  # type: ignore[index]
+    last = None
     if answer is not None:
-        header["answer"] = {"number": answer.number, "inputs": answer.inputs.hex(), "strings": {}}
-        for i, array in enumerate(answer.outputs):
-            if array.dtype == object:
-                header["answer"]["strings"][str(i)] = list(array.shape)
-                array = np.frombuffer(to_bytes(array, Type.string), np.uint8)
-            arrays[f"output {i}"] = array
-        header["answer"]["outputs"] = len(answer.outputs)
-    arrays[HEADER] = np.frombuffer(json.dumps(header).encode(), np.uint8)
-    file = BytesIO()
-    np.savez(file, **arrays)
-    return file.getvalue()
+        outputs = [
+            from_bytes("output", Type.string, tuple(shape), part(size))
+            if dtype == "strings"
+            else np.frombuffer(part(size), dtype).reshape(shape)
+            for dtype, shape, size in answer[2]
+        ]
+        last = Answer(answer[0], bytes.fromhex(answer[1]), tuple(outputs))
+    return Checkpoint(header["version"], header["digest"], header["steps"], state, last)
 
 
-def decode(source: bytes | Path) -> Checkpoint:
-    """Return the checkpoint in the bytes that `encode` returned, or in a file. Raise one of `UNREADABLE` for others."""
-    with np.load(BytesIO(source) if isinstance(source, bytes) else source, allow_pickle=False) as arrays:
-        header = json.loads(arrays[HEADER].tobytes())
-        state = None if header["ended"] else dict[str, Tensor]()
-        for i, variable in enumerate(header["variables"]):
-            dtype = DATATYPES[variable["type"]]
-            array = np.frombuffer(arrays[f"variable {i}"], dtype.storage).reshape(variable["shape"])
-            if state is not None:
-                state[variable["name"]] = Tensor.from_array(array.copy(), dtype)
-        answer = None
-        if given := header.get("answer"):
-            outputs = [arrays[f"output {i}"] for i in range(given["outputs"])]
-            for i, shape in given["strings"].items():
-                outputs[int(i)] = from_bytes("output", Type.string, tuple(shape), outputs[int(i)].tobytes())
-            answer = Answer(given["number"], bytes.fromhex(given["inputs"]), tuple(outputs))
-    return Checkpoint(header["version"], header["digest"], header["steps"], state, answer)
+def _read_header(file: Path) -> Any:
+    """Return the header of a file. Raise one of `UNREADABLE` if it is no file of a sequence."""
+    with file.open("rb") as opened:
+        (length,) = LENGTH.unpack(opened.read(LENGTH.size))
+        return json.loads(opened.read(min(length, file.stat().st_size)))
 
 
 class FolderStore(MemoryStore):
@@ -92,7 +110,7 @@ class FolderStore(MemoryStore):
         self._folder = folder
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            check_writable(folder / "sequence.npz")
+            check_writable(folder / "new.sequence")
         except OSError as error:
             raise Error(f"states cannot be saved in {folder}: {error}") from None
 
@@ -102,10 +120,9 @@ class FolderStore(MemoryStore):
 
     def _saved(self) -> list[tuple[Key, str]]:
         found = []
-        for file in sorted(self._folder.glob("*.npz")):
+        for file in sorted(self._folder.glob("*.sequence")):
             try:
-                with np.load(file, allow_pickle=False) as arrays:
-                    header = json.loads(arrays[HEADER].tobytes())
+                header = _read_header(file)
                 found.append(((header["model"], header["id"]), header["version"]))
             except UNREADABLE as error:
                 log.error("%s is no saved sequence: %s", file, error)
@@ -121,7 +138,7 @@ class FolderStore(MemoryStore):
         if entry is not None and entry.ended:
             return await super()._claim(key, ask)
         try:
-            checkpoint = await asyncio.to_thread(decode, self._file(key))
+            checkpoint = await asyncio.to_thread(lambda: decode(self._file(key).read_bytes()))
         except FileNotFoundError:
             return None
         except UNREADABLE as error:
@@ -158,7 +175,7 @@ class FolderStore(MemoryStore):
 
     def _file(self, key: Key) -> Path:
         name = sha256(json.dumps(key).encode()).hexdigest()[:32]
-        return self._folder / f"{name}.npz"
+        return self._folder / f"{name}.sequence"
 
     def _write(self, key: Key, checkpoint: Checkpoint) -> None:
         data = encode(key, checkpoint)

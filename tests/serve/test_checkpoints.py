@@ -342,7 +342,7 @@ def until_saved(folder: Path, files: int, steps: int) -> None:
 
     end = time.monotonic() + SECONDS
     while True:
-        found = [decode(file.read_bytes()).steps for file in folder.glob("*.npz")]
+        found = [decode(file.read_bytes()).steps for file in folder.glob("*.sequence")]
         if found == [steps] * files:
             return
         assert time.monotonic() < end, found
