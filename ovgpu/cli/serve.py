@@ -152,9 +152,9 @@ def run(args: argparse.Namespace) -> None:
     import asyncio  # slow to import, as the server is
 
     try:
+        from ovgpu.serve.client_sequence import Checkpoints
         from ovgpu.serve.engines import EngineOptions
         from ovgpu.serve.log_queue import logging_to_queues
-        from ovgpu.serve.sequences import Checkpoints
         from ovgpu.serve.server import Server, ServerOptions
     except ImportError as error:
         raise Error(

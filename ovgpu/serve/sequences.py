@@ -6,22 +6,17 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, suppress
-from dataclasses import dataclass
-from hashlib import blake2b
 from secrets import randbelow
 from typing import Any, TypeVar
 
-import numpy as np
-
 from ovgpu.errors import Error
-from ovgpu.serve.engines import EngineSequence, Inputs
+from ovgpu.serve.client_sequence import Checkpoints, ClientSequence, StepResult, digest_of
+from ovgpu.serve.engines import Inputs
 from ovgpu.serve.errors import ServeError, Status
-from ovgpu.serve.inference import outputs_of
 from ovgpu.serve.models import Version
 from ovgpu.serve.protocol import SequenceId, SequenceStep
-from ovgpu.serve.sequence_table import OpenSequence, SequenceTable
+from ovgpu.serve.sequence_table import SequenceTable
 from ovgpu.serve.store import Answer, Checkpoint, Key, MemoryStore, SequenceStore, StoreError
 
 log = logging.getLogger(__name__)
@@ -30,102 +25,6 @@ FindVersion = Callable[[str, str], AbstractAsyncContextManager[Version | None]]
 TOUCH_SECONDS = 15.0
 MAX_ID = 1 << 53  # of ids that the server chooses: all programs have exact integers up to here
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Checkpoints:
-    """When sequences are saved: every ``steps`` steps, and ``seconds`` after the first step that is not saved.
-
-    0 means never. With ``steps`` of 1, a step is answered when it is saved, and undone if that fails. Otherwise, a
-    failure is logged.
-    """
-
-    steps: int = 0
-    seconds: float = 0.0
-
-    def __bool__(self) -> bool:
-        return self.steps > 0 or self.seconds > 0
-
-
-@dataclass(frozen=True)
-class StepResult:
-    """Outputs of a step, the version that computed them, and the number of steps in the last checkpoint, None without
-    checkpoints."""
-
-    outputs: Any
-    version: Version
-    saved_steps: int | None
-
-
-class ClientSequence(OpenSequence):
-    """Sequence of a client. It stays on the version of the model on which it began."""
-
-    version: Version
-    epoch = 0  # of the store, which began when this server got the sequence
-    steps = 0  # steps that have run
-    saved_steps = 0  # steps in the last checkpoint
-    unsaved_since: float | None = None  # time of the first step after the last checkpoint
-    last: Answer | None = None  # the last step, if it had a number
-    undo: Checkpoint | None = None  # the last checkpoint, if steps are undone when they cannot be saved
-    running: Future[Any] | None = None  # the step with a number that was submitted last
-
-    def begin(self, version: Version, handle: EngineSequence, epoch: int) -> None:
-        """Begin, or begin anew, on a version."""
-        self.free()
-        self.handle, self.version, self.epoch = handle, version, epoch
-        self.steps, self.saved_steps, self.unsaved_since, self.last, self.undo = 0, 0, None, None, None
-        version.add_sequence()
-
-    def free(self) -> None:
-        if self.handle is not None:
-            super().free()
-            self.version.remove_sequence()
-
-    async def run(self, inputs: Inputs, digest: bytes | None) -> Any:
-        """Run a step, and return its outputs. ``digest`` is that of the inputs of a step with a number.
-
-        A step with a number counts when it has run, even if this is cancelled.
-        """
-        assert self.handle is not None
-        if digest is None:
-            outputs = await outputs_of(self.handle.submit(inputs))
-            self._count(None)
-            return outputs
-        loop, handle = asyncio.get_running_loop(), self.handle
-        self.running = future = handle.submit(inputs)
-
-        def count(ended: Future[Any]) -> None:
-            if self.handle is handle and not ended.cancelled() and ended.exception() is None:
-                self._count(Answer(self.steps + 1, digest, ended.result().to_tuple()))
-
-        def count_on_loop(ended: Future[Any]) -> None:
-            with suppress(RuntimeError):  # the loop has ended
-                loop.call_soon_threadsafe(count, ended)
-
-        future.add_done_callback(count_on_loop)  # before the callback of `outputs_of`
-        return await outputs_of(future)
-
-    def _count(self, answer: Answer | None) -> None:
-        self.steps, self.last = self.steps + 1, answer
-        self.unsaved_since = self.unsaved_since or time.monotonic()
-
-    async def settled(self) -> None:
-        """Wait until the last step with a number has run, and counts."""
-        if self.running is not None:
-            with suppress(Exception):  # it may have failed, or was cancelled
-                await outputs_of(self.running)
-            self.running = None
-
-    async def checkpoint(self) -> Checkpoint:
-        """Return the sequence as it is."""
-        await self.settled()
-        assert self.handle is not None
-        state = await asyncio.to_thread(self.handle.read)
-        return Checkpoint(self.version.number, self.version.digest, self.steps, state, self.last)
-
-    def saved(self, checkpoint: Checkpoint, undo: bool) -> None:
-        """Note that a checkpoint is saved."""
-        self.saved_steps, self.unsaved_since, self.undo = checkpoint.steps, None, checkpoint if undo else None
 
 
 class OpenSequences(SequenceTable[Key, ClientSequence]):
@@ -152,6 +51,7 @@ class OpenSequences(SequenceTable[Key, ClientSequence]):
         self._store = store or MemoryStore(idle)
         self._checkpoints = checkpoints or Checkpoints()
         self._touched = time.monotonic()
+        self._is_closing = False
         self._tasks = set[asyncio.Task[Any]]()
 
     # ---- start and stop
@@ -175,7 +75,7 @@ class OpenSequences(SequenceTable[Key, ClientSequence]):
 
     async def close(self) -> int:
         """End all sequences, or give them to the store. Return the number of those that could not be saved."""
-        lost = 0
+        lost, self._is_closing = 0, True
         for key, sequence in self.all():
             if self._store.is_shared and sequence.handle is not None:
                 try:
@@ -249,37 +149,39 @@ class OpenSequences(SequenceTable[Key, ClientSequence]):
         """
         key = model, step.id
         async with self.turn(key, ClientSequence) as sequence:
-            if step.number is not None:
-                await sequence.settled()
+            await sequence.settled()
             ended = await self._ended_before(key, sequence, step)
             if ended is not None:
                 async with self._find(model, ended.version) as found:
-                    version = found or version
+                    if found is None:
+                        raise _lost(key, f"its version {ended.version} is not loaded")
+                    version = found
             elif not step.start:
                 version = sequence.version
             inputs, digest = prepare(version), None
             if step.number is not None:
-                digest = await asyncio.to_thread(_digest, inputs)  # of large inputs it takes long
+                digest = await asyncio.to_thread(digest_of, inputs)  # of large inputs it takes long
             again = self._repeated(sequence, step, version, ended, digest)
-            if again is not None:
-                return StepResult(again.outputs, version, self._saved_steps(sequence))
-            done = 0 if step.start else sequence.steps
-            if step.number not in (None, done + 1):
-                raise _conflict(step, f"cannot follow step {done}")
-            if step.start:
-                await _whole(self._start(key, sequence, step, version))
-            try:
-                outputs = await sequence.run(inputs, digest)
-            except BaseException:
-                if step.start:
-                    await _whole(self._end(key, sequence, None))
-                raise
-            if step.end or self._is_due(sequence):
+            outputs = await self._new(key, sequence, step, version, inputs, digest) if again is None else again.outputs
+            if sequence.handle is not None and (step.end or self._is_due(sequence)):
                 await _whole(self._complete(key, sequence, step.end))
-            return StepResult(outputs, version, self._saved_steps(sequence))
+            return StepResult(outputs, version, sequence.saved_steps if self._checkpoints else None)
 
-    def _saved_steps(self, sequence: ClientSequence) -> int | None:
-        return sequence.saved_steps if self._checkpoints else None
+    async def _new(
+        self, key: Key, sequence: ClientSequence, step: SequenceStep, version: Version, inputs: Inputs, digest: Any
+    ) -> Any:
+        """Run a step that repeats no other one, and return the outputs."""
+        done = 0 if step.start else sequence.steps
+        if step.number not in (None, done + 1):
+            raise _conflict(step, f"cannot follow step {done}")
+        if step.start:
+            await _whole(self._start(key, sequence, step, version))
+        try:
+            return await sequence.run(inputs, digest)
+        except BaseException:
+            if step.start:
+                await _whole(self._end(key, sequence, None))
+            raise
 
     async def _ended_before(self, key: Key, sequence: ClientSequence, step: SequenceStep) -> Checkpoint | None:
         """Return the checkpoint of a sequence that has ended, if its last step is that of ``step``.
@@ -356,6 +258,8 @@ class OpenSequences(SequenceTable[Key, ClientSequence]):
 
         Raises: ServeError if its version, or the files of that, are not there; BatchFullError.
         """
+        if self._is_closing:
+            raise ServeError(Status.UNAVAILABLE, "the server is stopping", 1)
         taken = await self._store.take(key)
         if taken is None or taken.checkpoint.state is None:
             return None if taken is None else taken.checkpoint
@@ -378,7 +282,8 @@ class OpenSequences(SequenceTable[Key, ClientSequence]):
         except BaseException:
             if handle is not None:
                 handle.close()
-            await self._store.release(key, taken.epoch, None)
+            with suppress(StoreError):  # the next server that wants it will ask for it
+                await self._store.release(key, taken.epoch, None)
             raise
         sequence.steps, sequence.last = checkpoint.steps, checkpoint.answer
         if self._checkpoints:
@@ -419,6 +324,7 @@ class OpenSequences(SequenceTable[Key, ClientSequence]):
             await self._saved(key, sequence)
         except Exception as error:
             log.warning("sequence %r of model '%s' is not saved: %s", key[1], key[0], error)
+            sequence.unsaved_since = time.monotonic()  # and tried again later
 
     async def _saved(self, key: Key, sequence: ClientSequence) -> None:
         checkpoint = await sequence.checkpoint()
@@ -486,13 +392,3 @@ async def _whole(work: Coroutine[Any, Any, T]) -> T:
     except asyncio.CancelledError:
         await asyncio.wait([task])
         raise
-
-
-def _digest(inputs: Inputs) -> bytes:
-    """Return a digest of the inputs of a step."""
-    total = blake2b(digest_size=16)
-    for index, value in sorted(inputs.items()):
-        array = np.asarray(value)
-        total.update(f"{index} {array.dtype} {array.shape};".encode())
-        total.update(repr(array.tolist()).encode() if array.dtype.kind in "OSU" else np.ascontiguousarray(array).data)
-    return total.digest()

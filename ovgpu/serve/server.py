@@ -22,6 +22,7 @@ from tritonclient.grpc import service_pb2_grpc
 from ovgpu.errors import Error
 from ovgpu.runtime.printing import counted
 from ovgpu.serve.access import AllowedHosts, Token, check_certificate, check_exposure, resolve
+from ovgpu.serve.client_sequence import Checkpoints
 from ovgpu.serve.engines import EngineOptions, open_engine
 from ovgpu.serve.grpc_guard import GuardInterceptor
 from ovgpu.serve.grpc_service import GrpcService
@@ -30,7 +31,7 @@ from ovgpu.serve.http_app import HttpApp
 from ovgpu.serve.http_protocol import HttpProtocol
 from ovgpu.serve.models import Models, OpenEngine
 from ovgpu.serve.repository import Repository
-from ovgpu.serve.sequences import Checkpoints, OpenSequences
+from ovgpu.serve.sequences import OpenSequences
 from ovgpu.serve.service import Service
 from ovgpu.serve.states import FolderStore
 from ovgpu.serve.store import SequenceStore, open_store

@@ -369,7 +369,7 @@ class Faults:
 
     async def _fill_disk(self) -> None:
         """Let the server write no files for a while, as if the disk were full."""
-        _, hard = resource.prlimit(self._server.pid, resource.RLIMIT_FSIZE, None)
+        _, hard = resource.prlimit(self._server.pid, resource.RLIMIT_FSIZE)
         resource.prlimit(self._server.pid, resource.RLIMIT_FSIZE, (0, hard))
         await asyncio.sleep(2)
         resource.prlimit(self._server.pid, resource.RLIMIT_FSIZE, (hard, hard))

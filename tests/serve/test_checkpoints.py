@@ -19,7 +19,7 @@ from tritonclient.utils import InferenceServerException
 
 import ovgpu as ov
 from ovgpu.serve import redis_store
-from ovgpu.serve.sequences import Checkpoints
+from ovgpu.serve.client_sequence import Checkpoints
 from ovgpu.serve.server import Server, ServerOptions
 from tests.batching.nets import SIZE, sums
 from tests.harness.servers.redis import RedisServer, redis_server

@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from ovgpu.errors import Error
 from ovgpu.integrations.ray.models import digest, read
 from ovgpu.serve.access import AllowedHosts, Token
+from ovgpu.serve.client_sequence import Checkpoints
 from ovgpu.serve.engines import EngineOptions, Inputs, engine_of
 from ovgpu.serve.errors import ServeError, Status
 from ovgpu.serve.held_bytes import HeldBytes
@@ -26,7 +27,7 @@ from ovgpu.serve.inference import named_output, outputs_of
 from ovgpu.serve.models import Models
 from ovgpu.serve.protocol import SequenceId, SequenceStep
 from ovgpu.serve.repository import ModelFiles
-from ovgpu.serve.sequences import Checkpoints, OpenSequences
+from ovgpu.serve.sequences import OpenSequences
 from ovgpu.serve.service import Service
 from ovgpu.serve.store import open_store
 

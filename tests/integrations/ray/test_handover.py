@@ -17,12 +17,13 @@ from ray.exceptions import ActorDiedError
 import ovgpu as ov
 from ovgpu.integrations.ray.client import SequenceLostError
 from ovgpu.serve import redis_store
+from ovgpu.serve.client_sequence import Checkpoints
 from ovgpu.serve.engines import EngineOptions, engine_of
 from ovgpu.serve.errors import ServeError, Status
 from ovgpu.serve.models import Version
 from ovgpu.serve.protocol import SequenceStep
 from ovgpu.serve.repository import ModelFiles
-from ovgpu.serve.sequences import Checkpoints, OpenSequences
+from ovgpu.serve.sequences import OpenSequences
 from ovgpu.serve.statistics import Statistics
 from ovgpu.serve.store import MemoryStore, SequenceStore
 from tests.batching import nets
