@@ -459,7 +459,7 @@ def test_sequences_over_http(port: int) -> None:
 
 
 def test_http_has_the_limits_token_and_health_of_the_server(port: int, tmp_path: Path) -> None:
-    (tmp_path / "token").write_text("a token of many letters")
+    (tmp_path / "token").write_text("a-token-of-many-letters")
     with served(port, nets.sums(), num_replicas=1, token_file=str(tmp_path / "token"), max_body_mib=1) as app:
 
         def call(method: str, path: str, body: bytes = b"", **headers: str) -> tuple[int, Any]:
@@ -470,7 +470,7 @@ def test_http_has_the_limits_token_and_health_of_the_server(port: int, tmp_path:
             connection.close()
             return response.status, json.loads(content)
 
-        token = {"Authorization": "Bearer a token of many letters"}
+        token = {"Authorization": "Bearer a-token-of-many-letters"}
         infer = "/v2/models/ovgpu/infer"
         assert call("GET", "/v2/health/ready") == (200, {"ready": True})
         assert call("GET", "/v2/models/ovgpu")[0] == 401
