@@ -17,7 +17,6 @@ from ovgpu.serve.protocol import (
     NamedTensor,
     PlacedInput,
     placement,
-    placement_parameters,
     requested_output,
 )
 from ovgpu.serve.rest import MAX_TENSORS, deadline
@@ -107,11 +106,8 @@ def format(response: InferenceResponse) -> Any:
     message = messages.ModelInferResponse(model_name=response.model, model_version=response.version, id=response.id)
     set_parameters(message.parameters, response.parameters)
     for tensor in response.outputs:
-        output = message.outputs.add(name=tensor.name, datatype=NAMES[tensor.dtype], shape=tensor.array.shape)
-        if tensor.placement is not None:
-            set_parameters(output.parameters, placement_parameters(tensor.placement))
-        raw = to_bytes(tensor.array, tensor.dtype) if tensor.placement is None else b""
-        message.raw_output_contents.append(raw)
+        message.outputs.add(name=tensor.name, datatype=NAMES[tensor.dtype], shape=tensor.array.shape)
+        message.raw_output_contents.append(b"" if tensor.placed else to_bytes(tensor.array, tensor.dtype))
     return message
 
 

@@ -29,13 +29,13 @@ class Placement:
 
 @dataclass(frozen=True)
 class NamedTensor:
-    """Input or output with its name, element type and values. ``placement`` has the values of an output in shared
+    """Input or output with its name, element type and values. The client has those of a ``placed`` output in shared
     memory."""
 
     name: str
     dtype: Type
     array: Array
-    placement: Placement | None = None
+    placed: bool = False
 
 
 @dataclass(frozen=True)
@@ -89,19 +89,10 @@ def placement(name: str, parameters: Mapping[str, Any]) -> Placement | None:
     return Placement(region, offset, cast(int, size))
 
 
-def placement_parameters(place: Placement) -> dict[str, Any]:
-    """Return the parameters of an output that is in shared memory."""
-    return {
-        "shared_memory_region": place.region,
-        "shared_memory_offset": place.offset,
-        "shared_memory_byte_size": place.size,
-    }
-
-
 def requested_output(name: str, parameters: Mapping[str, Any]) -> RequestedOutput:
     """Return an output with the parameters that a request has for it. Raise ServeError for wrong ones."""
     classes = parameters.get("classification", 0)
-    if type(classes) is not int or not 0 <= classes < 2**31:
+    if type(classes) is not int or not 0 <= classes < 2**32:
         raise invalid(f"classification {classes!r} of output '{name}' is no number of classes")
     place = placement(name, parameters)
     if place is not None and classes:

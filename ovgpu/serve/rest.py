@@ -17,7 +17,6 @@ from ovgpu.serve.protocol import (
     NamedTensor,
     PlacedInput,
     placement,
-    placement_parameters,
     requested_output,
 )
 from ovgpu.serve.tensors import NAMES, check_shape, dump, dump_tensor, element_type, from_bytes, from_json, to_bytes
@@ -143,8 +142,8 @@ def format(response: InferenceResponse, wanted: Wanted) -> tuple[bytes, int | No
     outputs, parts = [], []
     for tensor in response.outputs:
         output: dict[str, Any] = {"name": tensor.name, "datatype": NAMES[tensor.dtype], "shape": tensor.array.shape}
-        if tensor.placement is not None:
-            outputs.append(dump({**output, "parameters": placement_parameters(tensor.placement)}))
+        if tensor.placed:
+            outputs.append(dump(output))
         elif wanted.binary.get(tensor.name, wanted.binary_by_default):
             parts.append(to_bytes(tensor.array, tensor.dtype))
             outputs.append(dump({**output, "parameters": {"binary_data_size": len(parts[-1])}}))

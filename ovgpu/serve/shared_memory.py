@@ -8,7 +8,7 @@ import re
 import stat
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 from weakref import finalize
@@ -134,12 +134,12 @@ class SharedMemory:
         return read
 
     async def write(self, output: NamedTensor, place: Placement) -> NamedTensor:
-        """Write an output, and return it with its place. Raise ServeError if it has more bytes than the place."""
+        """Write an output, and return it as placed. Raise ServeError if it has more bytes than the place."""
         region = self.check(place)
         data = await asyncio.to_thread(to_bytes, output.array, output.dtype)
         self._check_size(output.name, len(data), place)
         await asyncio.to_thread(region.write, place.offset, data)
-        return NamedTensor(output.name, output.dtype, output.array, Placement(place.region, place.offset, len(data)))
+        return replace(output, placed=True)
 
     def check_output(self, port: Port, place: Placement) -> None:
         """Raise ServeError if an output can never be written to a place."""

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import base64
 import gzip
-import http.client
 import json
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
 from tests.batching.nets import sums
-from tests.harness.servers.serving import INTERFACES, SECONDS, Client, Serving, serving, status, write
+from tests.harness.servers.serving import INTERFACES, SECONDS, Client, serving, status, write
 from tests.serve.test_inference import echo
 from tests.serve.test_readiness import write_broken
 from tests.serve.wire import NAMES, Input, message, set_parameters
@@ -80,7 +81,7 @@ class Api:
     """One interface of a server, and its models: "echo" reverses rows, "sums" has states."""
 
     interface: str
-    server: Serving
+    http: str
     folder: Path
     client: Client
     channel: grpc.Channel
@@ -94,7 +95,7 @@ class Api:
     ) -> tuple[int, dict[str, str], bytes]:
         """Send a request, such as ``GET /v2``. Return status, headers and body of the response."""
         verb, path = call.split()
-        connection = http.client.HTTPConnection(self.server.http, timeout=SECONDS)
+        connection = HTTPConnection(self.http, timeout=SECONDS)
         data = body if body is None or isinstance(body, bytes) else json.dumps(body)
         connection.request(verb, path, data, headers or {})
         response = connection.getresponse()
@@ -229,7 +230,6 @@ def infer(api: Api) -> Findings:
         yield answer.id == "7" and found.tolist() == [2, 1, 0, 5, 4, 3], "the response has other fields"
     yield api.infer(x=X[:, :2]) == "INVALID_ARGUMENT", "a wrong shape has another status"
     yield api.infer("nothing") == "NOT_FOUND", "an unknown model has another status"
-    yield api.infer(x=np.zeros((100, 3), np.float32)) == "OK", "more rows than max_batch_size are refused"
 
 
 # ---- Triton's extensions
@@ -239,6 +239,17 @@ def infer(api: Api) -> Findings:
 def binary_data(api: Api) -> Findings:
     found = api.client.infer("echo", {"x": X})
     yield found["y"].tolist() == X[:, ::-1].tolist(), "outputs differ"
+
+
+@row(TRITON, "batches")
+def batches(api: Api) -> Findings:
+    most = api.client.client.get_model_config("echo", **({} if api.is_rest else {"as_json": True}))
+    rows = (most if api.is_rest else most["config"])["max_batch_size"]
+    yield api.infer(x=np.zeros((rows, 3), np.float32)) == "OK", "batches are refused"
+    yield (
+        api.infer(x=np.zeros((rows + 1, 3), np.float32)) != "OK",
+        ("more rows than `max_batch_size` are split into batches, not refused"),
+    )
 
 
 @row(TRITON, "compression", "REST")
@@ -278,7 +289,7 @@ def stream(api: Api) -> Findings:
     sent = [message(Input(), model=model) for model in ("echo", "nothing", "echo")]
     found = list(stub.ModelStreamInfer(iter(sent), timeout=SECONDS))
     yield [bool(x.error_message) for x in found] == [False, True, False], "errors end the stream"
-    final = [x.infer_response.parameters["triton_final_response"].bool_param for x in found]
+    final = [x.infer_response.parameters["triton_final_response"].bool_param for x in found if not x.error_message]
     yield all(final), "final responses are not marked"
 
 
@@ -353,7 +364,7 @@ def unload(api: Api) -> Findings:
 @contextmanager
 def region(api: Api) -> Iterator[Any]:
     """Register a region "r" of 64 bytes while the block runs. Yields its key and handle."""
-    key = f"/ovgpu_conformance_{api.interface}_{api.server.server.port}"
+    key = f"/ovgpu_conformance_{api.interface}_{os.getpid()}"
     handle = shm.create_shared_memory_region("r", key, 64, create_only=True)
     try:
         api.client.client.register_system_shared_memory("r", key, 64)
@@ -559,7 +570,7 @@ def markdown() -> str:
             server.client("gRPC") as stub,
             grpc.insecure_channel(server.grpc) as channel,
         ):
-            apis = [Api(client.interface, server, folder, client, channel) for client in (rest, stub)]
+            apis = [Api(client.interface, server.http, folder, client, channel) for client in (rest, stub)]
             lines = ["| Call | REST | gRPC | How it differs |", "| --- | --- | --- | --- |"]
             for protocol in dict.fromkeys(checked.protocol for checked in ROWS):
                 lines.append(f"| **{protocol}** | | | |")

@@ -61,7 +61,7 @@ def test_the_whole_range_of_integers(client: Client) -> None:
     assert classes(client, "echo_i64", {"x": x}, count=3) == [[f"{2**63 - 1}:1", "-1:0", f"{-(2**63)}:2"]]
 
 
-@pytest.mark.parametrize("count", [3, 4, 2**31 - 1])
+@pytest.mark.parametrize("count", [3, 4, 2**32 - 1])
 def test_there_are_at_most_all_classes(client: Client, count: int) -> None:
     found = classes(client, "echo_i32", {"x": ROWS.astype(np.int32)}, count=count)
     assert found == [["5:1", "3:0", "1:2"], ["7:0", "7:2", "2:1"]]
@@ -97,7 +97,7 @@ def test_states_have_no_rows(client: Client) -> None:
     assert classes(client, "sums", {"x": x}, "steps", sequence_id=1, sequence_end=True) == ["2:0"]
 
 
-@pytest.mark.parametrize("count", [-1, 2**31, 1.5, "2", True, None], ids=str)
+@pytest.mark.parametrize("count", [-1, 2**32, 1.5, "2", True, None], ids=str)
 def test_wrong_counts(server: Serving, count: Any) -> None:
     status, _, body = post(
         server,

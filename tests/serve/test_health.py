@@ -104,7 +104,6 @@ def test_while_the_server_stops_it_does_not_serve(tmp_path: Path) -> None:
 
 def test_calls_of_health_have_limits_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They come from anyone: those that hang do not keep others from inferences, nor hold memory."""
-    monkeypatch.setattr(grpc_guard, "HEALTH_SECONDS", 0.05)
     write(tmp_path, adding(1), "add")
     with serving(tmp_path, max_calls=2) as server, health(server) as stub, health(server) as watching:
         free = server.server.held.free
@@ -115,6 +114,7 @@ def test_calls_of_health_have_limits_of_their_own(tmp_path: Path, monkeypatch: p
             assert client.infer("add", {"x": X})["y"][0, 0] == 2
         watchers.pop().close()
         until(lambda: check(stub) == "SERVING")
+        monkeypatch.setattr(grpc_guard, "HEALTH_SECONDS", 0.05)
         assert asyncio.run(hanging(server.grpc)) == "DEADLINE_EXCEEDED"
         assert server.server.held.free == free
 

@@ -84,16 +84,16 @@ def test_the_delay_of_batches(repository: Path) -> None:
 
 def test_sequences(served: Serving, client: Client) -> None:
     """Their number, and the time after which idle ones end."""
-    load(
-        client,
-        "sums",
-        {"sequence_batching": {"max_sequence_idle_microseconds": 1000, "oldest": {"max_candidate_sequences": 2}}},
-    )
+    load(client, "sums", {"sequence_batching": {"oldest": {"max_candidate_sequences": 2}}})
     for id in (1, 2):
         client.infer("sums", {"x": X}, sequence_id=id, sequence_start=True)
     assert "all 2 sequences are open" in fails(
         "RESOURCE_EXHAUSTED", client.infer, "sums", {"x": X}, sequence_id=3, sequence_start=True
     )
+    for id in (1, 2):
+        client.infer("sums", {"x": X}, sequence_id=id, sequence_end=True)
+    load(client, "sums", {"sequence_batching": {"max_sequence_idle_microseconds": 1000}})
+    client.infer("sums", {"x": X}, sequence_id=1, sequence_start=True)
     until(lambda: len(served.server.service.sequences) == 0)
     load(client, "sums", {"max_batch_size": 0})
     found = config(served, "sums")

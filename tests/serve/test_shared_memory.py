@@ -101,13 +101,9 @@ def test_inputs_and_outputs(client: Client, region: Any) -> None:
     assert shm.get_contents_as_numpy(region, np.float32, X.shape, 1024).tolist() == X[:, ::-1].tolist()
     output = result.get_output("y")
     if client.interface == "REST":
-        place = {"shared_memory_region": "all", "shared_memory_offset": 1024, "shared_memory_byte_size": BYTES}
-        assert output == {"name": "y", "datatype": "FP32", "shape": [2, 3], "parameters": place}
+        assert output == {"name": "y", "datatype": "FP32", "shape": [2, 3]}
     else:
         assert list(output.shape) == [2, 3] and list(result.get_response().raw_output_contents) == [b""]
-        assert output.parameters["shared_memory_region"].string_param == "all"
-        assert output.parameters["shared_memory_offset"].int64_param == 1024
-        assert output.parameters["shared_memory_byte_size"].int64_param == BYTES
 
 
 def test_some_are_there_and_others_are_not(client: Client, region: Any) -> None:

@@ -47,8 +47,10 @@ def wheel_version() -> str:
 
 
 @contextmanager
-def triton_server(repository: Path, scratch: Path) -> Iterator[tuple[str, str]]:
+def triton_server(repository: Path, scratch: Path, *options: str) -> Iterator[tuple[str, str]]:
     """Serve a model repository with Triton while the block runs, and yield its addresses: of HTTP, and of gRPC.
+
+    ``options`` are further ones of the command.
 
     Raises: RuntimeError with the log if the server does not start or a model is not loaded.
     """
@@ -68,6 +70,7 @@ def triton_server(repository: Path, scratch: Path) -> Iterator[tuple[str, str]]:
         f"--http-port={ports[0]}",
         "--grpc-address=127.0.0.1",
         f"--grpc-port={ports[1]}",
+        *options,
     ]
     try:
         process = _started(command, scratch, grpc)
