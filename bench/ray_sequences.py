@@ -3,9 +3,9 @@
     python bench/ray_sequences.py [--rounds 5] [--out bench/results]
 
 Two replicas on this machine have a model with a state, which a step reads and writes. A step that stays goes to the
-replica that has the state. A step that moves goes to the other one, which gets the state by way of the directory. A
-step with a checkpoint stays, and its state is copied to the directory before the answer. Both copy it to the standby,
-too. One sequence runs at a time.
+replica that has the state. A step that moves goes to the other one, which gets the state by way of the store, a
+redis-server on this machine. A step with a checkpoint stays, and its state is copied to the store before the answer.
+One sequence runs at a time.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import engines
@@ -30,6 +32,7 @@ from ray import serve
 import ovgpu
 from tests.harness.ir import Net
 from tests.harness.layers import add, i64
+from tests.harness.servers.redis import RedisServer
 
 SIZES = {"4 KB": 1 << 12, "1 MB": 1 << 20, "16 MB": 1 << 24}
 STEPS = 20  # of each kind in a round
@@ -110,9 +113,11 @@ def measure(rounds: int) -> dict[str, dict[str, float]]:
         runtime_env={"env_vars": {"PYTHONPATH": str(engines.ROOT)}},
     )
     serve.start(proxy_location="Disabled", logging_config=QUIET)
+    folder = TemporaryDirectory()
+    store = RedisServer(Path(folder.name), durable=False)
     try:
         for name, size in SIZES.items():
-            with deployed(size) as handle:
+            with deployed(size, store=store.url) as handle:
                 driver = Driver(handle)
                 for _ in range(3):
                     driver.step("0")
@@ -120,12 +125,14 @@ def measure(rounds: int) -> dict[str, dict[str, float]]:
                     driver.step("0")
                     found[name]["stays"] += [driver.step("0") for _ in range(STEPS)]
                     found[name]["moves"] += [driver.step(driver.sessions[(i + 1) % 2]) for i in range(STEPS)]
-            with deployed(size, checkpoint_steps=1) as handle:
+            with deployed(size, store=store.url, checkpoint_steps=1) as handle:
                 driver = Driver(handle)
                 found[name]["checkpoint"] += [driver.step("0") for _ in range(rounds * STEPS)]
     finally:
         serve.shutdown()
         ray.shutdown()
+        store.kill()
+        folder.cleanup()
     return {name: {kind: statistics.median(times) for kind, times in kinds.items()} for name, kinds in found.items()}
 
 

@@ -58,6 +58,7 @@ HOMES = {
     "grpc": ("serve/",),
     "grpc_health": ("serve/",),
     "prometheus_client": ("serve/",),
+    "redis": ("serve/redis_store.py",),
     "starlette": ("serve/", "integrations/ray/"),
     "tritonclient": ("serve/",),
     "uvicorn": ("serve/",),

@@ -1,7 +1,7 @@
 """DLPack between host arrays and libraries such as torch for bf16 and f8, which NumPy's DLPack lacks.
 
 NumPy exports and imports the bits as unsigned integers, and the element type in the capsule is changed on the way. The
-structures are those of dlpack.h, version 1.1: DLTensor begins with the data's address, device, rank and element type.
+structures are those of dlpack.h, version 1.1.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ class _Tensor(ctypes.Structure):
         ("device", ctypes.c_int32 * 2),
         ("rank", ctypes.c_int32),
         ("type", _Type),
+        ("shape", ctypes.c_void_p),
+        ("strides", ctypes.c_void_p),  # null: those of row-major order
     )
 
 
@@ -90,10 +92,20 @@ def from_dlpack(source: Any) -> Array:
     return array if dtype is None else array.view(dtype)
 
 
+def drop_strides(capsule: Any) -> None:
+    """Declare a capsule's memory as contiguous in row-major order."""
+    _tensor_of(capsule).strides = None
+
+
 def _type_of(capsule: Any) -> _Type:
-    """Return the element type in a capsule, for reading and writing. Raises: TypeError if it is no DLPack capsule."""
+    """Return the element type in a capsule, for reading and writing."""
+    element_type: _Type = _tensor_of(capsule).type
+    return element_type
+
+
+def _tensor_of(capsule: Any) -> _Tensor:
+    """Return the tensor in a capsule, for reading and writing. Raises: TypeError if it is no DLPack capsule."""
     for name, offset in OFFSETS.items():
         if _is_valid(capsule, name):
-            element_type: _Type = _Tensor.from_address(_pointer(capsule, name) + offset).type
-            return element_type
+            return _Tensor.from_address(_pointer(capsule, name) + offset)
     raise TypeError(f"{type(capsule).__name__} is no DLPack capsule")

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import Future
-from concurrent.futures._base import FINISHED, PENDING, RUNNING
+from concurrent.futures._base import CANCELLED, CANCELLED_AND_NOTIFIED, FINISHED, PENDING, RUNNING
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -29,7 +29,7 @@ class Work(Future[Any]):
     _result: Any = None
     _exception: BaseException | None = None
     _made: threading.Condition | None = None
-    _ended: tuple[Callable[[list[Any]], object], Any] | None = None
+    _listeners: tuple[tuple[Callable[[list[Any]], object], Any], ...] = ()
     _waiters: list[Any]
     _done_callbacks: list[Callable[[Future[Any]], Any]]
 
@@ -53,15 +53,22 @@ class Work(Future[Any]):
             return self._result
         return super().result(timeout)
 
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Wait for the end, and return the exception; see `Future.exception`."""
+        return self._exception if self._state == FINISHED else super().exception(timeout)
+
+    def cancelled(self) -> bool:
+        """Return whether the work is cancelled."""
+        return self._state in (CANCELLED, CANCELLED_AND_NOTIFIED)
+
     def tell(self, listener: Callable[[list[Any]], object], token: Any) -> None:
         """Have ``listener(tokens)`` called, on any thread, when this work has ended, failed or is cancelled.
 
-        It is called once for all works of a batch that have the same listener, with their tokens. It must not raise. A
-        work has one listener.
+        It is called once for all works of a batch that have the same listener, with their tokens. It must not raise.
         """
         with self.guard:
             if self._state in (PENDING, RUNNING):
-                self._ended = listener, token
+                self._listeners = (*self._listeners, (listener, token))
                 return
         listener([token])
 
@@ -139,9 +146,9 @@ def _tell(batch: Sequence[Work]) -> None:
     tokens: dict[Callable[[list[Any]], object], list[Any]] = {}
     with batch[0].guard:  # `Work.tell` looks at the state and sets the listener at once
         for work in batch:
-            if work._ended is not None:
-                tokens.setdefault(work._ended[0], []).append(work._ended[1])
-                work._ended = None
+            for listener, token in work._listeners:
+                tokens.setdefault(listener, []).append(token)
+            work._listeners = ()
     for listener, told in tokens.items():
         listener(told)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import os
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,27 @@ def add_to(commands: Any) -> None:
         help="save sequences there when the server stops, and go on with them when it starts",
     )
     batches.add_argument(
+        "--state-store",
+        default=os.environ.get("OVGPU_STATE_STORE"),
+        metavar="URL",
+        help="save sequences in Redis or Valkey, redis://HOST:PORT/DATABASE, where several servers share them; the "
+        "default is the variable OVGPU_STATE_STORE, since other users see the arguments of a process",
+    )
+    batches.add_argument(
+        "--checkpoint-steps",
+        type=int,
+        default=0,
+        metavar="K",
+        help="also save a sequence every K steps, before the K-th is answered; with 1, no answered step is lost",
+    )
+    batches.add_argument(
+        "--checkpoint-seconds",
+        type=float,
+        default=0.0,
+        metavar="S",
+        help="also save a sequence S seconds after the first step that is not saved",
+    )
+    batches.add_argument(
         "--discard-states",
         action="store_true",
         help="delete saved sequences of models whose files have changed since, instead of keeping their files",
@@ -145,6 +167,7 @@ def run(args: argparse.Namespace) -> None:
     import asyncio  # slow to import, as the server is
 
     try:
+        from ovgpu.serve.client_sequence import Checkpoints
         from ovgpu.serve.engines import EngineOptions
         from ovgpu.serve.log_queue import logging_to_queues
         from ovgpu.serve.server import Server, ServerOptions, new_event_loop
@@ -185,6 +208,8 @@ def run(args: argparse.Namespace) -> None:
             tls_key=args.tls_key,
             insecure=args.insecure,
             state_dir=args.state_dir,
+            state_store=args.state_store or None,
+            checkpoints=Checkpoints(args.checkpoint_steps, args.checkpoint_seconds),
             discard_states=args.discard_states,
             grace_seconds=args.grace_seconds,
             drain_seconds=args.drain_seconds,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from concurrent.futures import CancelledError
 from enum import Enum
+from typing import Any
 
 from ovgpu.batching import BatchFullError
 from ovgpu.errors import DeviceError, Error, is_out_of_memory
@@ -38,6 +39,9 @@ class ServeError(Error):
         encoded = message.encode(errors="replace")  # JSON may have halves of surrogate pairs, which have no encoding
         super().__init__(encoded[:MAX_BYTES].decode(errors="ignore") + "..." * (len(encoded) > MAX_BYTES))
         self.status, self.retry_after = status, retry_after
+
+    def __reduce__(self) -> Any:
+        return ServeError, (self.status, str(self), self.retry_after)
 
 
 def invalid(message: str) -> ServeError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
@@ -14,10 +14,13 @@ import numpy as np
 from ovgpu.batching.gathering import Work
 from ovgpu.errors import Error
 from ovgpu.serve.classification import CLASSIFIED, classified
-from ovgpu.serve.engines import Engine, Port
+from ovgpu.serve.engines import Engine, Inputs, Port
 from ovgpu.serve.errors import invalid
 from ovgpu.serve.protocol import CONTROL, CONTROL_ID, InferenceRequest, NamedTensor, RequestedOutput
 from ovgpu.types import Type
+
+Wait = tuple["asyncio.Future[None]", Callable[[], object] | None]
+"""Future that a task waits for, and a function to call before."""
 
 LARGE = 1 << 18  # bytes: more than these are copied on another thread than the event loop's
 
@@ -93,7 +96,7 @@ def wanted_outputs(engine: Engine, request: InferenceRequest) -> list[tuple[int,
     return wanted
 
 
-async def infer(engine: Engine, inputs: dict[int, Any]) -> Any:
+async def infer(engine: Engine, inputs: Inputs) -> Any:
     """Run an inference of a model without states, and return its outputs.
 
     If it has more rows than a batch, it is split into several batches, whose outputs are joined in the order of the
@@ -151,14 +154,17 @@ def _copy(sources: Sequence[Any], targets: Sequence[Any]) -> None:
         target[...] = source
 
 
-async def outputs_of(future: Future[Any]) -> Any:
-    """Wait for the outputs of an inference. If this task is cancelled, an inference that has not begun is cancelled."""
+async def outputs_of(future: Future[Any], ended: Callable[[], object] | None = None) -> Any:
+    """Wait for the outputs of an inference. If this task is cancelled, an inference that has not begun is cancelled.
+
+    ``ended`` is called on the thread of the event loop when the inference has ended, also if the task is cancelled.
+    """
     # asyncio.wrap_future would make a cycle of references, which keeps the outputs until garbage is collected.
     waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     if isinstance(future, Work):
-        future.tell(_wake_from_thread, waiting)
+        future.tell(_wake_from_thread, (waiting, ended))
     else:
-        future.add_done_callback(lambda _: _wake_from_thread([waiting]))
+        future.add_done_callback(lambda _: _wake_from_thread([(waiting, ended)]))
     try:
         await waiting
     except asyncio.CancelledError:
@@ -167,13 +173,15 @@ async def outputs_of(future: Future[Any]) -> Any:
     return future.result().to_tuple()
 
 
-def _wake_from_thread(waiting: list[asyncio.Future[None]]) -> None:
+def _wake_from_thread(waits: list[Wait]) -> None:
     """Wake up the tasks that wait for the inferences of a batch, all at once: each call from a thread costs much."""
     with suppress(RuntimeError):  # the loop has ended
-        waiting[0].get_loop().call_soon_threadsafe(_wake, waiting)
+        waits[0][0].get_loop().call_soon_threadsafe(_wake, waits)
 
 
-def _wake(waiting: list[asyncio.Future[None]]) -> None:
-    for future in waiting:
-        if not future.done():
-            future.set_result(None)
+def _wake(waits: list[Wait]) -> None:
+    for waiting, ended in waits:
+        if ended is not None:
+            ended()
+        if not waiting.done():
+            waiting.set_result(None)

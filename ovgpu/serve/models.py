@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,6 +64,12 @@ class Version:
         """Return a context for an inference, which is counted. Raise ServeError if too many wait already."""
         if self.in_flight >= self._max_queue:
             raise ServeError(Status.UNAVAILABLE, f"{self.in_flight} inferences of model '{self.name}' wait already", 1)
+        with self.used():
+            yield
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """Return a context in which the version stays open."""
         self.in_flight += 1
         try:
             yield
@@ -108,7 +114,7 @@ class Models:
         self._tried: dict[tuple[str, int], ModelFiles] = {}  # files of the last attempt
         self._seen: dict[str, ServedFiles] = {}  # files of the last scan
         self._unloaded: set[str] = set()  # models that clients have unloaded
-        self._changing = asyncio.Lock()
+        self._changing, self._finding = asyncio.Lock(), asyncio.Lock()
 
     @property
     def failures(self) -> dict[str, str]:
@@ -214,24 +220,29 @@ class Models:
             self._retire(name)
 
     @asynccontextmanager
-    async def ending(self, name: str, number: str) -> AsyncIterator[Version | None]:
-        """Return a context with the version on which sequences began, or with None if it cannot be loaded.
+    async def version(self, name: str, number: str) -> AsyncIterator[Version | None]:
+        """Return a context with the version on which a sequence began, or with None if it cannot be loaded.
 
-        A version that is not served is loaded for this, and closed when its sequences have ended.
+        A version that is not loaded any more is loaded for this, and closed when its sequences have ended.
         """
-        served = self.served.get(name, {}).get(number)
-        if served is not None:
-            yield served
-            return
+        with ExitStack() as stack:
+            async with self._finding:
+                version = next((v for v in self.versions() if (v.name, v.number) == (name, number)), None)
+                if version is None:
+                    version = await self._old_version(name, number)
+                if version is not None:
+                    stack.enter_context(version.used())
+                    if version not in self.serving(name):
+                        self.retired.add(version)
+                        version.retire()
+            yield version
+
+    async def _old_version(self, name: str, number: str) -> Version | None:
         files = await asyncio.to_thread(self._repository.version, name, number)
         try:
-            version = None if files is None else await self._version(files)
+            return None if files is None else await self._version(files)
         except Exception:  # `_version` has logged it
-            version = None
-        yield version
-        if version is not None:
-            self.retired.add(version)
-            version.retire()
+            return None
 
     async def close(self) -> None:
         """Retire all versions, and wait until their inferences and sequences have ended."""

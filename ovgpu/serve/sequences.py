@@ -1,139 +1,137 @@
-"""Class OpenSequences: the open sequences of clients, by model and id."""
+"""Class OpenSequences: the open sequences of clients, by model and id, and their checkpoints."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from concurrent.futures import Future
-from contextlib import suppress
-from dataclasses import dataclass, field
-from hashlib import blake2b
-from itertools import count
-from typing import Any
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, suppress
+from secrets import randbelow
+from typing import Any, TypeVar
 
-import numpy as np
-
-from ovgpu.serve.engines import EngineSequence, Inputs
+from ovgpu.errors import Error
+from ovgpu.serve.client_sequence import Checkpoints, ClientSequence, StepResult, digest_of
+from ovgpu.serve.engines import Inputs
 from ovgpu.serve.errors import ServeError, Status
-from ovgpu.serve.inference import outputs_of
 from ovgpu.serve.models import Version
 from ovgpu.serve.protocol import SequenceId, SequenceStep
-from ovgpu.serve.tokens import Token, caller
+from ovgpu.serve.sequence_table import SequenceTable
+from ovgpu.serve.store import Answer, Checkpoint, Key, MemoryStore, SequenceStore, StoreError
 
 log = logging.getLogger(__name__)
 
-Key = tuple[str, SequenceId]
+FindVersion = Callable[[str, str], AbstractAsyncContextManager[Version | None]]
+TOUCH_SECONDS = 15.0
+MAX_ID = 1 << 53  # of ids that the server chooses: all programs have exact integers up to here
+T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class LastStep:
-    """Step with a number that has run: a digest of its inputs, its outputs, and the time of its end."""
-
-    number: int
-    inputs: bytes
-    outputs: Any
-    version: Version
-    time: float = field(default_factory=time.monotonic)
-
-
-class ClientSequence:
-    """Sequence of a client. It stays on the version of the model on which it began."""
-
-    def __init__(self, version: Version, id: SequenceId) -> None:
-        self.version, self.id = version, id
-        self.handle: EngineSequence | None = None  # None before the beginning and after the end
-        self.turn = asyncio.Lock()  # serves waiting steps in the order in which they came
-        self.waiting = 0  # steps that wait or run
-        self.used = time.monotonic()
-        self.steps = 0  # steps that have run
-        self.last: LastStep | None = None  # the last step, if it had a number
-        self.running: Future[Any] | None = None  # the step that was submitted last
-        self.token: Token | None = None  # of the client that began it
-
-    def begin(self, version: Version) -> None:
-        """Begin anew, on a version. Raise BatchFullError or ServeError if too many sequences are open."""
-        token = caller.get()
-        if token is not None:
-            token.check_sequences(1 if token is self.token and self.handle is not None else 0)
-        self.end()
-        self.handle, self.version, self.token = version.engine.open(), version, token
-        if token is not None:
-            token.sequences += 1
-        self.steps, self.last = 0, None
-        version.add_sequence()
-
-    async def run(self, inputs: Inputs) -> Any:
-        """Run a step without a number, and return its outputs."""
-        assert self.handle is not None
-        outputs = await outputs_of(self.handle.submit(inputs))
-        self.steps, self.last = self.steps + 1, None
-        return outputs
-
-    async def run_numbered(self, inputs: Inputs, digest: bytes) -> Any:
-        """Run a step with a number, and return its outputs. It counts when it has run, even if this is cancelled."""
-        assert self.handle is not None
-        loop, handle = asyncio.get_running_loop(), self.handle
-        self.running = future = handle.submit(inputs)
-
-        def count(ended: Future[Any]) -> None:
-            if self.handle is handle and not ended.cancelled() and ended.exception() is None:
-                self.steps += 1
-                self.last = LastStep(self.steps, digest, ended.result().to_tuple(), self.version)
-
-        def count_on_loop(ended: Future[Any]) -> None:
-            with suppress(RuntimeError):  # the loop has ended
-                loop.call_soon_threadsafe(count, ended)
-
-        future.add_done_callback(count_on_loop)  # before the callback of `outputs_of`
-        return await outputs_of(future)
-
-    async def settled(self) -> None:
-        """Wait until the last step with a number has run, and counts."""
-        if self.running is not None:
-            with suppress(Exception):  # it may have failed, or was cancelled
-                await outputs_of(self.running)
-            self.running = None
-
-    def end(self) -> None:
-        """Close the handle, if there is one."""
-        if self.handle is not None:
-            self.handle.close()
-            self.handle = None
-            if self.token is not None:
-                self.token.sequences -= 1
-            self.version.remove_sequence()
-
-
-class OpenSequences:
+class OpenSequences(SequenceTable[Key, ClientSequence]):
     """Open sequences of all models. All methods are called on the thread of the event loop.
 
-    Sequences without steps for ``idle`` seconds end, unless their version has an idle time of its own.
+    Sequences without steps for ``idle`` seconds end, unless their version has an idle time of its own. ``store`` has
+    those that may continue on other servers, or when this one starts again, on the version that ``find`` returns. If
+    the files of the version have changed since, they do not continue, and with ``discard``, their states are deleted.
 
     A step with a number must be the next one, or the last one again, with the same inputs. Then it does not run, and
     has the same outputs, also for ``idle`` seconds after it has ended the sequence.
     """
 
-    def __init__(self, idle: float) -> None:
-        self._idle = idle
-        self._open: dict[Key, ClientSequence] = {}
-        self._ended: dict[Key, LastStep] = {}  # of sequences that have ended, if it had a number
-        self._ids = count(1)
+    def __init__(
+        self,
+        idle: float,
+        find: FindVersion,
+        store: SequenceStore | None = None,
+        checkpoints: Checkpoints | None = None,
+        discard: bool = False,
+    ) -> None:
+        super().__init__(idle)
+        self._find, self._discard = find, discard
+        self._store = store or MemoryStore(idle)
+        self._checkpoints = checkpoints or Checkpoints()
+        self._touched = time.monotonic()
+        self._is_closing = False
+        self._tasks = set[asyncio.Task[Any]]()
 
-    def __len__(self) -> int:
-        return len(self._open)
+    # ---- start and stop
 
-    def all(self) -> list[tuple[str, ClientSequence]]:
-        """Return (model, sequence) of each sequence."""
-        return [(model, sequence) for (model, _), sequence in self._open.items()]
+    async def open(self) -> None:
+        """Connect to the store. Raise Error if that fails."""
+        await self._store.open(self._wanted)
+
+    async def restore(self) -> None:
+        """Open the sequences that the store has for this server. Those that cannot be opened are logged."""
+        saved = await self._store.saved()
+        for model, number in sorted({(key[0], number) for key, number in saved}):
+            async with self._find(model, number):  # stays loaded until all of its sequences are open
+                for key, other in saved:
+                    if (key[0], other) == (model, number):
+                        try:
+                            async with self.turn(key, ClientSequence) as sequence:
+                                await self._take(key, sequence)
+                        except Exception as error:
+                            log.warning("sequence %r of model '%s' is not restored: %s", key[1], model, error)
+
+    async def close(self) -> int:
+        """End all sequences, or give them to the store. Return the number of those that could not be saved."""
+        lost, self._is_closing = 0, True
+        for key, sequence in self.all():
+            if self._store.is_shared and sequence.handle is not None:
+                try:
+                    await self._store.release(key, sequence.epoch, await sequence.checkpoint())
+                except Exception as error:
+                    lost += 1
+                    log.error("sequence %r of model '%s' is not saved: %s", key[1], key[0], error)
+            self.forget(key, sequence)
+            with suppress(Exception):
+                sequence.free()
+        for task in self._tasks:
+            task.cancel()
+        await self._store.close()
+        return lost
+
+    async def sweep_regularly(self) -> None:
+        """Call `sweep` until this is cancelled."""
+        while True:
+            await asyncio.sleep(min(self._idle / 4, self._checkpoints.seconds or 1.0, 1.0))
+            try:
+                await self.sweep()
+            except Exception:
+                log.exception("sequences cannot be looked after")
+
+    async def sweep(self) -> None:
+        """End sequences that are idle, save those for which it is time, and keep the others in the store."""
+        for key, sequence in self.idle():
+            log.info(
+                "sequence %r of model '%s' ends after %g idle seconds", key[1], key[0], self.idle_seconds(sequence)
+            )
+            async with sequence.turn:
+                if not sequence.users and sequence.handle is not None:  # none has come while this waited
+                    await self._end(key, sequence, None)
+                    self.forget(key, sequence)
+        for key, sequence in self.all():
+            if self._is_old(sequence):
+                async with self.turn(key, ClientSequence) as current:
+                    if current.handle is not None and self._is_old(current):
+                        await self._save(key, current)
+        now = time.monotonic()
+        if now - self._touched > min(self._idle / 4, TOUCH_SECONDS):
+            self._touched = now
+            held = [(key, sequence.epoch) for key, sequence in self.all() if sequence.handle is not None]
+            with suppress(StoreError):  # logged by the store
+                await self._store.touch(held)
+
+    def idle_seconds(self, sequence: ClientSequence) -> float:
+        own = None if sequence.handle is None else sequence.version.idle_seconds
+        return self._idle if own is None else own
+
+    # ---- steps
 
     def version_of(self, model: str, step: SequenceStep) -> Version | None:
-        """Return the version on which a sequence continues, or None if it is not open or starts anew."""
-        sequence = self._open.get((model, step.id))
-        if sequence is None:
-            ended = self._ended.get((model, step.id))
-            return None if ended is None or ended.number != step.number else ended.version
-        return None if step.start else sequence.version
+        """Return the version on which a sequence of this server continues, or None if it starts anew or is not here."""
+        sequence = self._by_key.get((model, step.id))
+        return None if step.start or sequence is None or sequence.handle is None else sequence.version
 
     def identified(self, model: str, step: SequenceStep) -> SequenceStep:
         """Return the step with an id. The server chooses one if a start with control inputs has none."""
@@ -141,126 +139,263 @@ class OpenSequences:
             return step
         if not step.start:
             raise ServeError(Status.INVALID_ARGUMENT, "the inference has no sequence_id")
-        return SequenceStep(next(id for id in self._ids if (model, id) not in self._open), True, step.end, True)
+        return SequenceStep(1 + randbelow(MAX_ID), True, step.end, True)
 
-    async def infer(self, version: Version, model: str, step: SequenceStep, inputs: Inputs) -> Any:
-        """Run a step of a sequence after its earlier steps, and return the outputs.
+    async def infer(
+        self, version: Version, model: str, step: SequenceStep, prepare: Callable[[Version], Inputs]
+    ) -> StepResult:
+        """Run a step of a sequence after its earlier steps.
 
-        A step that fails leaves the sequence as it was, but a first step that fails ends it.
+        A sequence starts on ``version``, and continues on its own, for which ``prepare`` returns the inputs. If it is
+        on another server, it is taken from there. A step that fails leaves it as it was, but a first step that fails
+        ends it.
 
-        Raises: ServeError for a step of a sequence that is not open, or for a ``strict`` start of an open one.
+        Raises: ServeError for a step of a sequence that is not open, for a ``strict`` start of an open one, and if the
+        store is not available.
         """
-        key = (model, step.id)
-        sequence = self._open.get(key)
-        if step.start and step.strict and sequence is not None and step.number is None:
-            raise self._exists(model, step)
-        if sequence is None:
-            if not step.start and key not in self._ended:
-                raise self._missing(model, step)
-            sequence = self._open[key] = ClientSequence(version, step.id)
-        sequence.waiting += 1
-        try:
-            async with sequence.turn:
-                return await self._run(version, model, sequence, step, inputs)
-        finally:
-            sequence.waiting -= 1
-            sequence.used = time.monotonic()
-            if sequence.handle is None and not sequence.waiting:
-                self._forget(model, sequence)
-
-    async def _run(
-        self, version: Version, model: str, sequence: ClientSequence, step: SequenceStep, inputs: Inputs
-    ) -> Any:
-        digest = b""
-        if step.number is not None:
+        key = model, step.id
+        async with self.turn(key, ClientSequence) as sequence:
             await sequence.settled()
-            digest = await asyncio.to_thread(_digest, inputs)  # of large inputs it takes long
-            again = self._repeated(model, sequence, step, digest)
-            if again is not None:
-                return again.outputs
+            ended = await self._ended_before(key, sequence, step)
+            if ended is not None:
+                async with self._find(model, ended.version) as found:
+                    if found is None:
+                        raise _lost(key, f"its version {ended.version} is not loaded")
+                    version = found
+            elif not step.start:
+                version = sequence.version
+            inputs, digest = prepare(version), None
+            if step.number is not None:
+                digest = await asyncio.to_thread(digest_of, inputs)  # of large inputs it takes long
+            again = self._repeated(sequence, step, version, ended, digest)
+            outputs = await self._new(key, sequence, step, version, inputs, digest) if again is None else again.outputs
+            if sequence.handle is not None and (step.end or self._is_due(sequence)):
+                await _whole(self._complete(key, sequence, step.end))
+            return StepResult(outputs, version, sequence.saved_steps if self._checkpoints else None)
+
+    async def _new(
+        self, key: Key, sequence: ClientSequence, step: SequenceStep, version: Version, inputs: Inputs, digest: Any
+    ) -> Any:
+        """Run a step that repeats no other one, and return the outputs."""
+        done = 0 if step.start else sequence.steps
+        if step.number not in (None, done + 1):
+            raise _conflict(step, f"cannot follow step {done}")
         if step.start:
-            if step.strict and sequence.handle is not None:
-                raise self._exists(model, step)
-            self._ended.pop((model, step.id), None)
-            sequence.begin(version)
-        elif sequence.handle is None:  # while this step waited, another one ended the sequence or failed to start it
-            raise self._missing(model, step)
-        if step.number not in (None, sequence.steps + 1):
-            raise ServeError(
-                Status.ALREADY_EXISTS, f"step {step.number} of sequence {step.id!r} cannot follow step {sequence.steps}"
-            )
+            await _whole(self._start(key, sequence, step, version))
         try:
-            running = sequence.run(inputs) if step.number is None else sequence.run_numbered(inputs, digest)
-            outputs = await running
+            return await sequence.run(inputs, digest)
         except BaseException:
             if step.start:
-                sequence.end()
+                await _whole(self._end(key, sequence, None))
             raise
-        if step.end:
-            if sequence.last is not None:
-                self._ended[model, sequence.id] = sequence.last
-            sequence.end()
-        return outputs
 
-    def _repeated(self, model: str, sequence: ClientSequence, step: SequenceStep, digest: bytes) -> LastStep | None:
+    async def _ended_before(self, key: Key, sequence: ClientSequence, step: SequenceStep) -> Checkpoint | None:
+        """Return the checkpoint of a sequence that has ended, if its last step is that of ``step``.
+
+        Else, the sequence is open, or starts. Raises: ServeError for another step of a sequence that is not open.
+        """
+        if step.start:
+            is_new = step.number is not None and sequence.handle is None
+            return await self._store.ended(key) if is_new else None
+        ended = await self._continued(key, sequence)
+        if sequence.handle is None and not (ended and ended.answer and ended.answer.number == step.number):
+            raise ServeError(
+                Status.NOT_FOUND,
+                f"sequence {key[1]!r} of model '{key[0]}' is not open: its first inference must start it",
+            )
+        return ended
+
+    @staticmethod
+    def _repeated(
+        sequence: ClientSequence, step: SequenceStep, version: Version, ended: Checkpoint | None, digest: bytes | None
+    ) -> Answer | None:
         """Return the step that ``step`` repeats, or None. Raise ServeError if it has other inputs than that one."""
-        last = sequence.last if sequence.handle is not None else self._ended.get((model, sequence.id))
-        if step.number is None or last is None or last.number != step.number:
+        if sequence.handle is not None:
+            number, last = sequence.version.number, sequence.last
+        else:
+            number, last = (ended.version, ended.answer) if ended is not None else ("", None)
+        if last is None or last.number != step.number or (step.start and number != version.number):
             return None
         if last.inputs == digest:
             return last
         if step.start:  # the client begins anew
             return None
-        raise ServeError(Status.ALREADY_EXISTS, f"step {step.number} of sequence {step.id!r} has run with other inputs")
+        raise _conflict(step, "has run with other inputs")
 
-    @staticmethod
-    def _exists(model: str, step: SequenceStep) -> ServeError:
-        return ServeError(Status.ALREADY_EXISTS, f"sequence {step.id!r} of model '{model}' is open already")
+    async def _continued(self, key: Key, sequence: ClientSequence) -> Checkpoint | None:
+        """Take a sequence if it is not here. Return its checkpoint if it has ended."""
+        if sequence.handle is not None:
+            if await self._store.check(key, sequence.epoch):
+                return None
+            sequence.free()  # another server has it
+        return await _whole(self._take(key, sequence))
 
-    @staticmethod
-    def _missing(model: str, step: SequenceStep) -> ServeError:
-        return ServeError(
-            Status.NOT_FOUND, f"sequence {step.id!r} of model '{model}' is not open: its first inference must start it"
-        )
+    async def _start(self, key: Key, sequence: ClientSequence, step: SequenceStep, version: Version) -> None:
+        sequence.check_quota()
+        strict = step.strict
+        epoch = None if strict and sequence.handle is not None else await self._store.start(key, anew=not strict)
+        if epoch is None:
+            raise ServeError(Status.ALREADY_EXISTS, f"sequence {key[1]!r} of model '{key[0]}' is open already")
+        sequence.free()
+        try:
+            sequence.begin(version, version.engine.open(), epoch)
+        except BaseException:
+            await self._end(key, sequence, None, epoch)
+            raise
 
-    def _forget(self, model: str, sequence: ClientSequence) -> None:
-        if self._open.get((model, sequence.id)) is sequence:
-            del self._open[model, sequence.id]
+    async def steps(self, model: str, id: SequenceId) -> int:
+        """Return the number of steps of a sequence, which is taken if it is not here. 0 if it is not open."""
+        key = model, id
+        async with self.turn(key, ClientSequence) as sequence:
+            await sequence.settled()
+            await self._continued(key, sequence)
+            return 0 if sequence.handle is None else sequence.steps
 
-    def restore(self, version: Version, model: str, id: SequenceId, steps: int) -> ClientSequence:
-        """Open a sequence that has made some steps, and return it. The caller then sets the state by its handle."""
-        sequence = ClientSequence(version, id)
-        sequence.begin(version)
-        sequence.steps = steps
-        self._open[model, id] = sequence
-        return sequence
+    async def end(self, model: str, id: SequenceId) -> None:
+        """End a sequence, wherever it is. Nothing happens if it is not open."""
+        key = model, id
+        async with self.turn(key, ClientSequence) as sequence:
+            epoch = sequence.epoch if sequence.handle is not None else await self._store.start(key)
+            await _whole(self._end(key, sequence, None, epoch))
 
-    def end_idle(self) -> None:
-        """End the sequences that have been idle for too long."""
-        now = time.monotonic()
-        self._ended = {
-            key: last for key, last in self._ended.items() if now - last.time <= self._idle_seconds(last.version)
-        }
-        for model, sequence in self.all():
-            idle = self._idle_seconds(sequence.version)
-            if not sequence.waiting and now - sequence.used > idle:
-                log.info("sequence %r of model '%s' ends after %g idle seconds", sequence.id, model, idle)
-                self.end(model, sequence)
+    # ---- checkpoints
 
-    def _idle_seconds(self, version: Version) -> float:
-        return self._idle if version.idle_seconds is None else version.idle_seconds
+    async def _take(self, key: Key, sequence: ClientSequence) -> Checkpoint | None:
+        """Open a sequence that the store has. Return its checkpoint if it has ended.
 
-    def end(self, model: str, sequence: ClientSequence) -> None:
-        """End a sequence."""
-        self._forget(model, sequence)
-        with suppress(Exception):
-            sequence.end()
+        Raises: ServeError if its version, or the files of that, are not there; BatchFullError.
+        """
+        if self._is_closing:
+            raise ServeError(Status.UNAVAILABLE, "the server is stopping", 1)
+        taken = await self._store.take(key)
+        if taken is None or taken.checkpoint.state is None:
+            return None if taken is None else taken.checkpoint
+        checkpoint, handle = taken.checkpoint, None
+        try:
+            async with self._find(key[0], checkpoint.version) as version:
+                if version is None or not version.engine.stateful:
+                    raise _lost(key, f"its version {checkpoint.version} is not loaded")
+                if version.digest != checkpoint.digest:
+                    reason = f"version {version.number} has other files than the one that computed its state"
+                    if self._discard:
+                        await self._store.end(key, taken.epoch, None)
+                        reason += ", which is deleted"
+                    raise _lost(key, reason)
+                handle = version.engine.open()
+                await asyncio.to_thread(handle.write, taken.checkpoint.state)
+                if not self._checkpoints:  # the next step makes it obsolete
+                    await self._store.save(key, taken.epoch, None)
+                sequence.begin(version, handle, taken.epoch)
+        except BaseException:
+            if handle is not None:
+                handle.close()
+            with suppress(StoreError):  # the next server that wants it will ask for it
+                await self._store.release(key, taken.epoch, None)
+            raise
+        sequence.steps, sequence.last = checkpoint.steps, checkpoint.answer
+        if self._checkpoints:
+            sequence.saved(checkpoint, self._checkpoints.steps == 1)
+        return None
+
+    def _is_old(self, sequence: ClientSequence) -> bool:
+        """Return whether a sequence has a step that ought to be saved by now."""
+        since, seconds = sequence.unsaved_since, self._checkpoints.seconds
+        return 0 < seconds and since is not None and time.monotonic() - since >= seconds
+
+    def _is_due(self, sequence: ClientSequence) -> bool:
+        return 0 < self._checkpoints.steps <= sequence.steps - sequence.saved_steps
+
+    async def _complete(self, key: Key, sequence: ClientSequence, end: bool) -> None:
+        """Save or end a sequence after a step. Undo the step if that fails and each step must be saved."""
+        if self._checkpoints.steps != 1:
+            await (self._end(key, sequence, sequence.last) if end else self._save(key, sequence))
+            if not end and sequence.handle is None:
+                raise _moved(key)
+            return
+        undo = sequence.undo
+        try:
+            await (self._ended(key, sequence, sequence.last) if end else self._saved(key, sequence))
+        except Exception as error:
+            if not isinstance(error, StoreError):
+                log.error("sequence %r of model '%s' cannot be saved: %s", key[1], key[0], error)
+            if sequence.handle is None or undo is None or undo.state is None:
+                sequence.free()
+            else:
+                await asyncio.to_thread(sequence.handle.write, undo.state)
+                sequence.steps, sequence.last, sequence.unsaved_since = undo.steps, undo.answer, None
+            raise
+
+    async def _save(self, key: Key, sequence: ClientSequence) -> None:
+        """Save a sequence. Errors are logged."""
+        try:
+            await self._saved(key, sequence)
+        except Exception as error:
+            log.warning("sequence %r of model '%s' is not saved: %s", key[1], key[0], error)
+            sequence.unsaved_since = time.monotonic()  # and tried again later
+
+    async def _saved(self, key: Key, sequence: ClientSequence) -> None:
+        checkpoint = await sequence.checkpoint()
+        if not await self._store.save(key, sequence.epoch, checkpoint):
+            sequence.free()
+            raise _moved(key)
+        sequence.saved(checkpoint, self._checkpoints.steps == 1)
+
+    async def _end(self, key: Key, sequence: ClientSequence, last: Answer | None, epoch: int | None = None) -> None:
+        """End a sequence. Errors of the store are logged."""
+        try:
+            await self._ended(key, sequence, last, epoch)
+        except StoreError as error:
+            log.warning("the store does not know that sequence %r of model '%s' has ended: %s", key[1], key[0], error)
+            sequence.free()
+
+    async def _ended(self, key: Key, sequence: ClientSequence, last: Answer | None, epoch: int | None = None) -> None:
+        answer = None
+        if last is not None:
+            answer = Checkpoint(sequence.version.number, sequence.version.digest, sequence.steps, None, last)
+        await self._store.end(key, sequence.epoch if epoch is None else epoch, answer)
+        sequence.free()
+
+    # ---- other servers
+
+    def _wanted(self, key: Key, epoch: int) -> None:
+        task = asyncio.ensure_future(self._hand_over(key, epoch))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _hand_over(self, key: Key, epoch: int) -> None:
+        """Give a sequence to the server that wants it, after the steps that already wait here."""
+        async with self.turn(key, ClientSequence) as sequence:
+            held, checkpoint = sequence.handle is not None and sequence.epoch == epoch, None
+            try:
+                checkpoint = await sequence.checkpoint() if held else None
+            except Error as error:
+                log.error("sequence %r of model '%s' is lost: its state cannot be read: %s", key[1], key[0], error)
+            try:
+                await self._store.release(key, epoch, checkpoint)
+            except StoreError as error:
+                log.warning("sequence %r of model '%s' is not handed over: %s", key[1], key[0], error)
+                return
+            if held:
+                sequence.free()
 
 
-def _digest(inputs: Inputs) -> bytes:
-    """Return a digest of the inputs of a step."""
-    total = blake2b(digest_size=16)
-    for index, array in sorted(inputs.items()):
-        total.update(f"{index} {array.dtype} {array.shape};".encode())
-        total.update(repr(array.tolist()).encode() if array.dtype == object else np.ascontiguousarray(array).data)
-    return total.digest()
+def _conflict(step: SequenceStep, what: str) -> ServeError:
+    return ServeError(Status.ALREADY_EXISTS, f"step {step.number} of sequence {step.id!r} {what}")
+
+
+def _moved(key: Key) -> StoreError:
+    return StoreError(f"sequence {key[1]!r} has moved to another server")
+
+
+def _lost(key: Key, reason: str) -> ServeError:
+    return ServeError(Status.NOT_FOUND, f"sequence {key[1]!r} of model '{key[0]}' cannot continue: {reason}")
+
+
+async def _whole(work: Coroutine[Any, Any, T]) -> T:
+    """Await a coroutine. If this is cancelled, the coroutine ends nevertheless, before CancelledError is raised."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise

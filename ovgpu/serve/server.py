@@ -23,6 +23,7 @@ from tritonclient.grpc import service_pb2_grpc
 from ovgpu.errors import Error
 from ovgpu.runtime.printing import counted
 from ovgpu.serve.access import AllowedHosts, check_exposure, resolve
+from ovgpu.serve.client_sequence import Checkpoints
 from ovgpu.serve.engines import EngineOptions, open_engine
 from ovgpu.serve.grpc_guard import GuardInterceptor
 from ovgpu.serve.grpc_health import HealthService
@@ -35,7 +36,8 @@ from ovgpu.serve.repository import Repository
 from ovgpu.serve.sequences import OpenSequences
 from ovgpu.serve.service import Service
 from ovgpu.serve.shared_memory import SharedMemory
-from ovgpu.serve.states import StateFolder
+from ovgpu.serve.states import FolderStore
+from ovgpu.serve.store import SequenceStore, open_store
 from ovgpu.serve.tls import certificate
 from ovgpu.serve.tokens import Tokens
 
@@ -70,6 +72,8 @@ class ServerOptions:
     tls_key: Path | None = None
     insecure: bool = False
     state_dir: Path | None = None
+    state_store: str | None = None
+    checkpoints: Checkpoints = field(default_factory=Checkpoints)
     discard_states: bool = False
     grace_seconds: float = 30.0
     drain_seconds: float = 0.0
@@ -129,16 +133,13 @@ class Server:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         self._handle_signals()
         _allow_open_files()
-        states = StateFolder(options.state_dir) if options.state_dir else None
-        models = Models(self._repository, self._opener, options.max_queue, digests=states is not None)
-        self.service = service = Service(
-            models,
-            OpenSequences(options.idle_seconds),
-            states,
-            options.discard_states,
-            options.keep_going,
-            memory=SharedMemory(options.shared_memory, self.held, options.body_mib * MIB),
+        store = _store(options)
+        models = Models(self._repository, self._opener, options.max_queue, digests=store is not None)
+        sequences = OpenSequences(
+            options.idle_seconds, models.version, store, options.checkpoints, options.discard_states
         )
+        memory = SharedMemory(options.shared_memory, self.held, options.body_mib * MIB)
+        self.service = service = Service(models, sequences, options.keep_going, memory=memory)
         http = self._http_server(service)
         listening = self._listen()
         try:
@@ -161,7 +162,7 @@ class Server:
                 starting.result()
                 watching = [
                     asyncio.create_task(work)
-                    for work in (self._end_idle(service), self._poll(models), self._reload_when_changed(models))
+                    for work in (sequences.sweep_regularly(), self._poll(models), self._reload_when_changed(models))
                 ]
                 if ready is not None:
                     ready.set()
@@ -209,12 +210,6 @@ class Server:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._drained.wait(), self._options.drain_seconds)
         self._drained.set()
-
-    async def _end_idle(self, service: Service) -> None:
-        """End idle sequences regularly."""
-        while True:
-            await asyncio.sleep(min(self._options.idle_seconds / 4, 1.0))
-            service.sequences.end_idle()
 
     async def _poll(self, models: Models) -> None:
         """Look for new models, tokens and certificates regularly. Files that change right now wait for another time."""
@@ -377,6 +372,12 @@ def _check_numbers(options: ServerOptions) -> None:
             raise Error(f"there is no port {port}")
     if not 0 < options.body_mib <= options.held_mib:
         raise Error(f"--max-body-mib {options.body_mib} is not from 1 to --max-held-mib {options.held_mib}")
+    if options.state_dir and options.state_store:
+        raise Error("--state-dir and --state-store exclude each other")
+    if options.checkpoints and not (options.state_dir or options.state_store):
+        raise Error("checkpoints need --state-dir or --state-store")
+    if options.checkpoints.steps < 0 or options.checkpoints.seconds < 0:
+        raise Error("--checkpoint-steps and --checkpoint-seconds are not negative")
     engine = options.engine
     for name, value in (
         ("max-queue", options.max_queue),
@@ -392,6 +393,12 @@ def _check_numbers(options: ServerOptions) -> None:
     for name, seconds in (("drain-seconds", options.drain_seconds), ("grace-seconds", options.grace_seconds)):
         if not 0 <= seconds <= MAX_SECONDS:
             raise Error(f"--{name} {seconds:g} is not from 0 to {MAX_SECONDS}")
+
+
+def _store(options: ServerOptions) -> SequenceStore | None:
+    if options.state_store:
+        return open_store(options.state_store, options.idle_seconds)
+    return FolderStore(options.state_dir, options.idle_seconds) if options.state_dir else None
 
 
 def _open_engine(options: EngineOptions, path: Path, observer: Any, **changes: Any) -> Any:

@@ -7,7 +7,7 @@ import logging
 import time
 from contextlib import nullcontext
 from dataclasses import replace
-from itertools import groupby
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,6 @@ from ovgpu.serve.models import Models, Version
 from ovgpu.serve.protocol import CONTROL_ID, InferenceRequest, InferenceResponse, NamedTensor, SequenceStep
 from ovgpu.serve.sequences import OpenSequences
 from ovgpu.serve.shared_memory import SharedMemory
-from ovgpu.serve.states import StateFolder, StoredSequence
 from ovgpu.types import Type
 
 log = logging.getLogger(__name__)
@@ -28,23 +27,14 @@ log = logging.getLogger(__name__)
 class Service:
     """Models and the sequences of clients, and the inferences that use them.
 
-    With ``keep_going``, models that cannot be loaded do not keep the server from being ready. With ``discard_states``,
-    saved states of other files of a model are deleted. All methods are called on the thread of one event loop.
+    With ``keep_going``, models that cannot be loaded do not keep the server from being ready. All methods are called on
+    the thread of one event loop.
     """
 
     def __init__(
-        self,
-        models: Models,
-        sequences: OpenSequences,
-        states: StateFolder | None = None,
-        discard_states: bool = False,
-        keep_going: bool = False,
-        *,
-        memory: SharedMemory,
+        self, models: Models, sequences: OpenSequences, keep_going: bool = False, *, memory: SharedMemory
     ) -> None:
-        self.models, self.sequences, self._states = models, sequences, states
-        self._discard_states, self._keep_going = discard_states, keep_going
-        self.memory = memory
+        self.models, self.sequences, self._keep_going, self.memory = models, sequences, keep_going, memory
         self.draining = False  # True when the server is about to stop, and still accepts inferences
         self.stopping = asyncio.Event()
         self.loaded = False  # True after the models of the repository have been loaded once
@@ -85,54 +75,61 @@ class Service:
         return response
 
     def _version(self, request: InferenceRequest) -> tuple[Version, SequenceStep | None]:
-        """Return the version that runs an inference, and the step of a sequence that it is, or None."""
+        """Return the version that runs an inference, and the step of a sequence that it is, or None.
+
+        If the sequence is not here, this is the current version, and the sequence may turn out to be on another one.
+        """
         current = self.models.current.get(request.model)
         step = request.sequence(current.engine.input_indices if current else ())
-        if step is not None:
-            version = self.sequences.version_of(request.model, step)
-            if version is not None:
-                if request.version not in ("", version.number):
-                    raise invalid(f"sequence {step.id!r} began on version {version.number}, not {request.version}")
-                return version, step
-        return self.models.find(request.model, request.version), step
+        version = self.sequences.version_of(request.model, step) if step is not None else None
+        number = request.version if step is None or step.start else ""
+        return version or self.models.find(request.model, number), step
 
     async def _infer(self, version: Version, step: SequenceStep | None, request: InferenceRequest) -> InferenceResponse:
-        engine = version.engine
-        controlled = engine.stateful and step is not None and step.strict
-        inputs = numbered_inputs(engine, request, controlled)
-        wanted = wanted_outputs(engine, request)
-        for index, output in wanted:
-            if output.placement is not None:
-                self.memory.check_output(engine.outputs[index], output.placement)
         left = None if request.deadline is None else request.deadline - time.monotonic()
         parameters: dict[str, Any] = {}
         try:
             async with nullcontext() if left is None else asyncio.timeout(left):
                 if left is not None and left <= 0:
                     raise TimeoutError
-                if not engine.stateful:
-                    outputs = await infer(engine, inputs)
+                if not version.engine.stateful:
+                    outputs = await infer(version.engine, self._inputs(version, request, None))
                 elif step is None:
+                    self._inputs(version, request, None)
                     raise invalid(f"model '{request.model}' has states: an inference needs a sequence_id")
                 else:
                     step = self.sequences.identified(request.model, step)
                     parameters = {"sequence_id": step.id, "sequence_start": step.start, "sequence_end": step.end}
-                    outputs = await self.sequences.infer(version, request.model, step, inputs)
+                    prepare = partial(self._inputs, request=request, step=step)
+                    result = await self.sequences.infer(version, request.model, step, prepare)
+                    outputs, version = result.outputs, result.version
+                    if step.number is not None and result.saved_steps is not None:
+                        parameters["sequence_saved"] = result.saved_steps
         except TimeoutError:
             raise ServeError(Status.DEADLINE_EXCEEDED, "the deadline of the inference has passed") from None
+        wanted = wanted_outputs(version.engine, request)
         if any(output.classes for _, output in wanted):
-            named = await asyncio.to_thread(named_outputs, engine, wanted, outputs)
+            named = await asyncio.to_thread(named_outputs, version.engine, wanted, outputs)
         else:
-            named = named_outputs(engine, wanted, outputs)
+            named = named_outputs(version.engine, wanted, outputs)
         for i, (_, output) in enumerate(wanted):
             if output.placement is not None:
                 named[i] = await self.memory.write(named[i], output.placement)
         if log.isEnabledFor(logging.DEBUG):
             shapes = [{tensor.name: tensor.array.shape for tensor in tensors} for tensors in (request.inputs, named)]
             log.debug("inference of model '%s', version %s: %s to %s", request.model, version.number, *shapes)
-        if controlled and step is not None:
+        if version.engine.stateful and step is not None and step.strict:
             named.append(NamedTensor(CONTROL_ID, Type.u64, np.array([step.id], np.uint64)))
         return InferenceResponse(request.model, version.number, request.id, named, parameters)
+
+    def _inputs(self, version: Version, request: InferenceRequest, step: SequenceStep | None) -> dict[int, Any]:
+        """Return the inputs of a request by index. Raise ServeError for inputs or outputs that the version lacks."""
+        if step is not None and request.version not in ("", version.number):
+            raise invalid(f"sequence {step.id!r} began on version {version.number}, not {request.version}")
+        for index, output in wanted_outputs(version.engine, request):
+            if output.placement is not None:
+                self.memory.check_output(version.engine.outputs[index], output.placement)
+        return numbered_inputs(version.engine, request, step is not None and step.strict)
 
     # ---- start and stop
 
@@ -142,53 +139,17 @@ class Service:
         if self.models.failures and not self.models.current and not self._keep_going:
             reasons = "; ".join(f"'{name}': {reason}" for name, reason in self.models.failures.items())
             raise Error(f"no model could be loaded (--keep-going serves nevertheless): {reasons}")
-        saved = sorted(self._states.load(), key=lambda stored: (stored.model, stored.version)) if self._states else []
-        for (model, number), sequences in groupby(saved, lambda stored: (stored.model, stored.version)):
-            async with self.models.ending(model, number) as version:
-                for sequence in sequences:
-                    try:
-                        await self._restore(version, sequence)
-                    except Exception as error:
-                        log.warning("sequence %r of model '%s' is not restored: %s", sequence.id, model, error)
+        await self.sequences.open()
+        await self.sequences.restore()
         self.loaded = True
-
-    async def _restore(self, version: Version | None, saved: StoredSequence) -> None:
-        assert self._states is not None
-        if version is None or not version.engine.stateful:
-            raise Error(f"its version {saved.version} is not loaded")
-        if version.digest != saved.digest:
-            if not self._discard_states:
-                raise Error(f"version {saved.version} has other files than the one that computed its state")
-            self._states.remove(saved)
-            raise Error("its state is of other files of the version, and is deleted")
-        sequence = self.sequences.restore(version, saved.model, saved.id, saved.steps)
-        assert sequence.handle is not None
-        try:
-            await asyncio.to_thread(sequence.handle.write, saved.state)
-        except Exception:
-            self.sequences.end(saved.model, sequence)
-            raise
-        self._states.remove(saved)
 
     async def stop(self, grace: float) -> int:
         """Refuse new inferences, wait up to ``grace`` seconds for running ones, and save and end the sequences.
 
         Return the number of sequences that could not be saved.
         """
-        lost = 0
         self.stopping.set()
         deadline = time.monotonic() + grace
         while any(version.in_flight for version in self.models.versions()) and time.monotonic() < deadline:
             await asyncio.sleep(0.01)
-        for model, sequence in self.sequences.all():
-            if self._states and sequence.handle is not None:
-                try:
-                    state = await asyncio.to_thread(sequence.handle.read)
-                    version = sequence.version
-                    saved = StoredSequence(model, version.number, version.digest, sequence.id, sequence.steps, state)
-                    await asyncio.to_thread(self._states.save, saved)
-                except Exception as error:
-                    lost += 1
-                    log.error("sequence %r of model '%s' is not saved: %s", sequence.id, model, error)
-            self.sequences.end(model, sequence)
-        return lost
+        return await self.sequences.close()

@@ -1,99 +1,187 @@
-"""Files of sequences, which a server writes when it stops and reads when it starts again."""
+"""Sequences as bytes, and class FolderStore: files of sequences, from which a server goes on when it starts again."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
+import struct
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 
 from ovgpu._util.atomic_file import check_writable, replacing
 from ovgpu.errors import Error
-from ovgpu.serve.engines import State
-from ovgpu.serve.protocol import SequenceId
-from ovgpu.serve.tensors import DATATYPES, datatype
+from ovgpu.serve.store import Answer, Checkpoint, Key, MemoryStore, StoreError, Taken
+from ovgpu.serve.tensors import DATATYPES, datatype, from_bytes, to_bytes
 from ovgpu.tensor import Tensor
 from ovgpu.types import Type
 
 log = logging.getLogger(__name__)
 
-FIELDS = ("model", "version", "digest", "id", "steps")  # of a `StoredSequence`, in the header
-HEADER = "sequence"  # name of the entry with JSON; the other entries have the bytes of variables, by index
+LENGTH = struct.Struct("<Q")  # of the header, which is JSON; the bytes of arrays follow
+UNREADABLE = (OSError, ValueError, KeyError, TypeError, struct.error, Error)
 
 
-@dataclass(frozen=True)
-class StoredSequence:
-    """Sequence of a version of a model, and the number of its steps. ``digest`` is that of the model's files, see
-    `ModelFiles`."""
+def encode(key: Key, checkpoint: Checkpoint) -> bytes:
+    """Return a sequence as bytes: a header, the variables and the outputs of the last step.
 
-    model: str
-    version: str
-    digest: str
-    id: SequenceId
-    steps: int
-    state: State
+    Raises: Error for a state of strings.
+    """
+    variables, outputs, parts = [], [], list[Any]()  # the parts are bytes, or arrays of bytes
+    for name, tensor in (checkpoint.state or {}).items():
+        dtype = tensor.element_type
+        if dtype is Type.string:
+            raise Error(f"variable '{name}' has strings, which are not saved")
+        parts.append(_bytes(tensor.read()))
+        variables.append([datatype(f"variable '{name}'", dtype), list(tensor.shape), len(parts[-1]), name])
+    answer = checkpoint.answer
+    for array in answer.outputs if answer is not None else ():
+        has_strings = array.dtype == object
+        parts.append(to_bytes(array, Type.string) if has_strings else _bytes(array))
+        outputs.append(["strings" if has_strings else array.dtype.str, list(array.shape), len(parts[-1])])
+    header = {
+        "model": key[0],
+        "id": key[1],
+        "version": checkpoint.version,
+        "digest": checkpoint.digest,
+        "steps": checkpoint.steps,
+        "variables": None if checkpoint.state is None else variables,
+        "answer": answer and [answer.number, answer.inputs.hex(), outputs],
+    }
+    text = json.dumps(header).encode()
+    return b"".join([LENGTH.pack(len(text)), text, *parts])
 
 
-class StateFolder:
-    """Folder with a file for each sequence that was open when a server stopped. Only the server's user can read them.
+def _bytes(array: Any) -> Any:
+    """Return the bytes of an array, which may share its memory."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
-    The permissions of a folder that exists are left alone: others may use it as well. Raises: Error if files cannot be
-    written there.
+
+def decode(data: bytes) -> Checkpoint:
+    """Return the checkpoint in the bytes that `encode` returned. Raise one of `UNREADABLE` for others."""
+    at = LENGTH.size + LENGTH.unpack_from(data)[0]
+    header = json.loads(data[LENGTH.size : at])
+
+    def part(size: int) -> bytes:
+        nonlocal at
+        at += size
+        if at > len(data):
+            raise ValueError("its end is missing")
+        return data[at - size : at]
+
+    variables, answer = header["variables"], header["answer"]
+    state = None if variables is None else dict[str, Tensor]()
+    for dtype, shape, size, name in variables or ():
+        array = np.frombuffer(bytearray(part(size)), DATATYPES[dtype].storage).reshape(shape)
+        state[name] = Tensor.from_array(array, DATATYPES[dtype])  # type: ignore[index]
+    last = None
+    if answer is not None:
+        outputs = [
+            from_bytes("output", Type.string, tuple(shape), part(size))
+            if dtype == "strings"
+            else np.frombuffer(part(size), dtype).reshape(shape)
+            for dtype, shape, size in answer[2]
+        ]
+        last = Answer(answer[0], bytes.fromhex(answer[1]), tuple(outputs))
+    return Checkpoint(header["version"], header["digest"], header["steps"], state, last)
+
+
+def _read_header(file: Path) -> Any:
+    """Return the header of a file. Raise one of `UNREADABLE` if it is no file of a sequence."""
+    with file.open("rb") as opened:
+        (length,) = LENGTH.unpack(opened.read(LENGTH.size))
+        return json.loads(opened.read(min(length, file.stat().st_size)))
+
+
+class FolderStore(MemoryStore):
+    """Folder with a file for each sequence that has a checkpoint, for one server at a time.
+
+    Only the server's user can read the files. The permissions of a folder that exists are left alone: others may use it
+    as well. Raises: Error if files cannot be written there.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, idle: float) -> None:
+        super().__init__(idle)
+        self.is_shared = True
         self._folder = folder
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            check_writable(folder / "sequence.npz")
+            check_writable(folder / "new.sequence")
         except OSError as error:
             raise Error(f"states cannot be saved in {folder}: {error}") from None
 
-    def save(self, stored: StoredSequence) -> None:
-        """Write a sequence. Raise Error for a state of strings, OSError if the file cannot be written."""
-        variables, arrays = [], dict[str, Any]()
-        for i, (name, tensor) in enumerate(stored.state.items()):
-            dtype = tensor.element_type
-            if dtype is Type.string:
-                raise Error(f"variable '{name}' has strings, which are not saved")
-            variables.append({"name": name, "type": datatype(f"variable '{name}'", dtype), "shape": list(tensor.shape)})
-            arrays[str(i)] = np.frombuffer(tensor.read().tobytes(), np.uint8)
-        header = {name: getattr(stored, name) for name in FIELDS} | {"variables": variables}
-        arrays[HEADER] = np.frombuffer(json.dumps(header).encode(), np.uint8)
-        with replacing(self._file(stored)) as (file,):
-            os.fchmod(file.fileno(), 0o600)
-            np.savez(file, **arrays)
+    async def saved(self) -> list[tuple[Key, str]]:
+        """Return (key, version) of the sequences of all files. Files that cannot be read are logged."""
+        return await asyncio.to_thread(self._saved)
 
-    def remove(self, stored: StoredSequence) -> None:
-        """Delete the file of a sequence."""
-        self._file(stored).unlink(missing_ok=True)
-
-    def _file(self, stored: StoredSequence) -> Path:
-        name = sha256(json.dumps([stored.model, stored.id]).encode()).hexdigest()[:32]
-        return self._folder / f"{name}.npz"
-
-    def load(self) -> Iterator[StoredSequence]:
-        """Yield the sequences of all files. Files that cannot be read are logged."""
-        for file in sorted(self._folder.glob("*.npz")):
+    def _saved(self) -> list[tuple[Key, str]]:
+        found = []
+        for file in sorted(self._folder.glob("*.sequence")):
             try:
-                yield self._read(file)
-            except (OSError, ValueError, KeyError, TypeError, BadZipFile) as error:
+                header = _read_header(file)
+                found.append(((header["model"], header["id"]), header["version"]))
+            except UNREADABLE as error:
                 log.error("%s is no saved sequence: %s", file, error)
+        return found
+
+    async def start(self, key: Key, anew: bool = True) -> int | None:
+        epoch = await super().start(key, anew)
+        await self._change(self._remove, key)
+        return epoch
+
+    async def _claim(self, key: Key, ask: bool) -> Taken | None:
+        entry = self._entry(key)
+        if entry is not None and entry.ended:
+            return await super()._claim(key, ask)
+        try:
+            checkpoint = await asyncio.to_thread(lambda: decode(self._file(key).read_bytes()))
+        except FileNotFoundError:
+            return None
+        except UNREADABLE as error:
+            log.error("sequence %r of model '%s' cannot be read: %s", key[1], key[0], error)
+            return None
+        epoch = await super().start(key)
+        assert epoch is not None
+        return Taken(epoch, checkpoint)
+
+    async def save(self, key: Key, epoch: int, checkpoint: Checkpoint | None) -> bool:
+        """Write a checkpoint, or delete the last one."""
+        if checkpoint is None:
+            await self._change(self._remove, key)
+        else:
+            await self._change(self._write, key, checkpoint)
+        return await super().save(key, epoch, None)
+
+    async def release(self, key: Key, epoch: int, checkpoint: Checkpoint | None) -> None:
+        if checkpoint is not None:
+            await self._change(self._write, key, checkpoint)
+        self._entries.pop(key, None)
+
+    async def end(self, key: Key, epoch: int, checkpoint: Checkpoint | None) -> None:
+        await self._change(self._remove, key)
+        await super().end(key, epoch, checkpoint)
 
     @staticmethod
-    def _read(file: Path) -> StoredSequence:
-        with np.load(file, allow_pickle=False) as arrays:
-            header = json.loads(arrays[HEADER].tobytes())
-            state = {}
-            for i, variable in enumerate(header["variables"]):
-                dtype = DATATYPES[variable["type"]]
-                array = np.frombuffer(arrays[str(i)], dtype.storage).reshape(variable["shape"])
-                state[variable["name"]] = Tensor.from_array(array.copy(), dtype)
-        return StoredSequence(**{name: header[name] for name in FIELDS}, state=state)
+    async def _change(method: Any, *arguments: Any) -> None:
+        try:
+            await asyncio.to_thread(method, *arguments)
+        except OSError as error:
+            log.error("a sequence cannot be saved: %s", error)
+            raise StoreError("the state of the sequence cannot be saved") from None
+
+    def _file(self, key: Key) -> Path:
+        name = sha256(json.dumps(key).encode()).hexdigest()[:32]
+        return self._folder / f"{name}.sequence"
+
+    def _write(self, key: Key, checkpoint: Checkpoint) -> None:
+        data = encode(key, checkpoint)
+        with replacing(self._file(key)) as (file,):
+            os.fchmod(file.fileno(), 0o600)
+            file.write(data)
+
+    def _remove(self, key: Key) -> None:
+        self._file(key).unlink(missing_ok=True)

@@ -8,6 +8,9 @@ killed, read slowly, send malformed requests and messages of gRPC that never end
 versions of the model replace the old ones; and, in the last third of the time, the server is stopped by SIGTERM and
 started again. Steps that were refused are sent again. The memory of the server must stay the same until the first
 restart. Prints a summary as JSON.
+
+With ``--checkpoints folder`` or ``store``, each step is saved before its answer, in files or in Redis, and steps have
+numbers. All the time, the server is killed by SIGKILL, the disk is full, or the store dies or hangs and comes back.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import asyncio
 import json
 import os
 import random
+import resource
 import shutil
 import signal
 import socket
@@ -39,6 +43,7 @@ from tritonclient.utils import InferenceServerException
 import ovgpu as ov
 from tests.harness.ir import Net
 from tests.harness.servers.load import Client
+from tests.harness.servers.redis import RedisServer, redis_server
 from tests.harness.servers.serving import SECONDS, write
 from tests.serve.http2 import Http2, prefixed
 
@@ -46,7 +51,7 @@ ROOT = Path(__file__).parents[2]
 INTERFACES = ("REST", "gRPC")
 FACTOR, MODULUS = 31, 1_000_003
 REFUSED = {"503", "429", "UNAVAILABLE", "RESOURCE_EXHAUSTED", "CANCELLED"}  # the step was not computed
-IDLE_SECONDS = 5
+IDLE_SECONDS = {"": 5, "folder": 20, "store": 60}  # by kind of checkpoints: longer than a server is away
 KEPT_VERSIONS = 8  # longer than sequences last
 
 
@@ -96,7 +101,17 @@ class Run:
 class Faults:
     """A server in a process of its own, its load and its faults."""
 
-    def __init__(self, folder: Path, sequences: int, rate: float, connections: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        sequences: int,
+        rate: float,
+        connections: int,
+        store: RedisServer | None = None,
+        kind: str = "",
+    ) -> None:
+        """``kind`` is that of the checkpoints: none, "folder" or "store"."""
+        self._store, self._kind = store, kind
         self._models, self._states = folder / "models", folder / "states"
         self._sequences, self._rate, self._connections = sequences, rate, connections
         self._ports = _free_ports(2)
@@ -114,12 +129,16 @@ class Faults:
             "--port": self._ports[0],
             "--grpc-port": self._ports[1],
             "--max-sequences": 4 * self._sequences,
-            "--idle-seconds": IDLE_SECONDS,
-            "--state-dir": self._states,
+            "--idle-seconds": IDLE_SECONDS[self._kind],
             "--poll-seconds": 0.2,
             "-d": "CPU",
             "--max-body-mib": 1,
+            "--checkpoint-steps": 1 if self._kind else 0,
         }
+        if self._store is not None:
+            options["--state-store"] = self._store.url
+        else:
+            options["--state-dir"] = self._states
         command = [sys.executable, "-m", "ovgpu", "serve", str(self._models)]
         command += [str(word) for option in options.items() for word in option]
         log = (self._models.parent / "server.log").open("ab")
@@ -184,19 +203,21 @@ class Faults:
                 await asyncio.sleep(due - time.monotonic())
                 x = rng.randrange(MODULUS)
                 state = (FACTOR * state + x) % MODULUS
-                found = await self._answer(client, interface, x, id, step == 0, step == steps - 1)
+                found = await self._answer(client, interface, x, id, step + 1, step == steps - 1)
                 if found != state:
                     self.run.mistakes.append(f"{interface}, sequence {id}, step {step}: {found}, not {state}")
                     return
 
-    async def _answer(self, client: Client, interface: str, x: int, id: int, start: bool, end: bool) -> int:
+    async def _answer(self, client: Client, interface: str, x: int, id: int, number: int, end: bool) -> int:
         """Return the answer to a step, which is sent again as often as it is refused."""
+        options: dict[str, Any] = {"parameters": {"sequence_step": number}} if self._kind else {}
+        options |= {"sequence_id": id, "sequence_start": number == 1, "sequence_end": end}
         inputs = client.inputs({"x": np.array([[x]])})
         given_up = time.monotonic() + SECONDS
         while True:
             began = time.monotonic()
             try:
-                result = await client.infer("ledger", inputs, sequence_id=id, sequence_start=start, sequence_end=end)
+                result = await client.infer("ledger", inputs, **options)
                 self.run.answers[interface] += 1
                 self.run.latencies.append(time.monotonic() - began)
                 return int(result.as_numpy("y")[0, 0])
@@ -222,6 +243,9 @@ class Faults:
             self._send_half_messages,
             self._open_connections,
             self._replace_model,
+            *([self._kill_server] if self._kind else []),
+            *([self._fill_disk] if self._kind == "folder" else []),
+            *([self._kill_store, self._hang_store] if self._kind == "store" else []),
         ]
         restarts = False
         for number in count():
@@ -235,7 +259,7 @@ class Faults:
             fault = faults[number % len(faults)]
             await fault()
             self.run.faults[fault.__name__.strip("_")] += 1
-            if not restarts:
+            if not restarts and not self._kind:
                 self.run.megabytes.append(_resident_bytes(self._server.pid) / 1e6)
             await asyncio.sleep(0.1)
 
@@ -335,6 +359,35 @@ class Faults:
             shutil.rmtree(old)
         await asyncio.sleep(1)
 
+    async def _kill_server(self) -> None:
+        """Kill the server in full load, with kill -9, and start it again."""
+        self._server.kill()
+        await asyncio.to_thread(self._server.wait, SECONDS)
+        self._server = self._started()
+        await self._until_ready()
+        await asyncio.sleep(1)
+
+    async def _fill_disk(self) -> None:
+        """Let the server write no files for a while, as if the disk were full."""
+        _, hard = resource.prlimit(self._server.pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(self._server.pid, resource.RLIMIT_FSIZE, (0, hard))
+        await asyncio.sleep(2)
+        resource.prlimit(self._server.pid, resource.RLIMIT_FSIZE, (hard, hard))
+
+    async def _kill_store(self) -> None:
+        """Kill the store in full load, and start it again."""
+        assert self._store is not None
+        self._store.kill()
+        await asyncio.sleep(4 * self._random.random())
+        await asyncio.to_thread(self._store.start)
+
+    async def _hang_store(self) -> None:
+        """Let the store answer nothing for a while, at times for longer than the lease of the server."""
+        assert self._store is not None
+        self._store.hang()
+        await asyncio.sleep(8 * self._random.random())
+        self._store.resume()
+
     async def _restart(self) -> None:
         """Stop the server in full load, and start it again."""
         self._server.send_signal(signal.SIGTERM)
@@ -365,13 +418,16 @@ def main() -> None:
     parser.add_argument("--sequences", type=int, default=64)
     parser.add_argument("--rate", type=float, default=400.0, help="steps per second, of all sequences together (400)")
     parser.add_argument("--connections", type=int, default=10_000)
+    parser.add_argument("--checkpoints", choices=["", "folder", "store"], default="", help="kind of checkpoints (none)")
     parser.add_argument("--log", type=Path, metavar="FILE", help="where to keep the server's log")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        faults = Faults(Path(folder), options.sequences, options.rate, options.connections)
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+        folder, kind = Path(name), options.checkpoints
+        store = stack.enter_context(redis_server(folder)) if kind == "store" else None
+        faults = Faults(folder, options.sequences, options.rate, options.connections, store, kind)
         run = asyncio.run(faults.serve(60 * options.minutes))
         if options.log:
-            shutil.copy(Path(folder) / "server.log", options.log)
+            shutil.copy(folder / "server.log", options.log)
     print(json.dumps(run.summary(), indent=1))
     sys.exit(bool(run.mistakes))
 

@@ -39,6 +39,14 @@ def test_the_packages_it_needs_are_named(tmp_path: Path) -> None:
     assert 'pip install ".[serve]" in' in done.stderr
 
 
+def test_the_package_of_a_store_is_named(tmp_path: Path) -> None:
+    arguments = ["serve", str(tmp_path), "--state-store", "redis://localhost"]
+    code = f"import sys\nsys.modules['redis'] = None\nfrom ovgpu.cli import main\nsys.exit(main({arguments!r}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 1
+    assert 'needs the package redis: pip install ".[store]" in' in done.stderr
+
+
 def test_the_example_of_the_readme(tmp_path: Path) -> None:
     assert main(["demo", "--device", "CPU", "--save", str(tmp_path)]) == 0
     with process(tmp_path) as server:

@@ -320,13 +320,13 @@ def test_other_clients_do_not_wait_for_digests(
     monkeypatch: pytest.MonkeyPatch, server: Serving, client: Client
 ) -> None:
     """The digest of large inputs takes long, and the event loop serves all clients."""
-    digest, found = sequences._digest, set[int]()
+    digest, found = sequences.digest_of, set[int]()
 
     def watched(inputs: Any) -> bytes:
         found.add(threading.get_ident())
         return digest(inputs)
 
-    monkeypatch.setattr(sequences, "_digest", watched)
+    monkeypatch.setattr(sequences, "digest_of", watched)
     assert numbered(client, 1, sequence_start=True, sequence_end=True) == 1
     assert found and server.thread.ident not in found
 

@@ -172,11 +172,11 @@ def test_saved_sequences_that_fit_nothing_are_left_out(tmp_path: Path, caplog: p
         for id in range(1, 4):
             client.infer("sums", {"x": X}, sequence_id=id, sequence_start=True)
     assert states.stat().st_mode & 0o077 == 0
-    (states / "broken.npz").write_bytes(b"not a file of arrays")
+    (states / "broken.sequence").write_bytes(b"not a file of arrays")
     with serving(tmp_path / "models", state_dir=states, engine={"max_sequences": 2}) as server:
         assert len(server.server.service.sequences) == 2
     assert "all 2 sequences are open" in caplog.text
-    assert "broken.npz is no saved sequence" in caplog.text
+    assert "broken.sequence is no saved sequence" in caplog.text
     (tmp_path / "models" / "sums" / "1").rename(tmp_path / "models" / "sums" / "2")
     with serving(tmp_path / "models", state_dir=states) as server, server.client("gRPC") as client:
         assert len(server.server.service.sequences) == 0

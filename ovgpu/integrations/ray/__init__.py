@@ -1,9 +1,7 @@
 """Ray: models that map datasets, and deployments of models. It needs ``pip install ".[ray]"``.
 
 `predictor` is for Ray Data. It uses `columns`, which converts between columns and a model's inputs and outputs, and
-`runners`, which runs the rows. `replica` is for Ray Serve, `client` for its callers. `sequences` manages the sequences
-on a replica. `directory` is an actor that knows which replica has each sequence. It keeps the states (`states`) of
-sequences that no replica has, and `standby` is an actor with a copy of them. `models` sends models to workers.
+`runners`, which runs the rows. `replica` is for Ray Serve, `client` for its callers. `models` sends models to workers.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from ovgpu.integrations.ray.predictor import Predictor
 
 __all__ = ["Predictor", "Sequence", "SequenceLostError", "SharedModel", "deployment", "share"]
 
-SERVE = {"deployment": "replica", "Sequence": "client", "SequenceLostError": "directory"}
+SERVE = {"deployment": "replica", "Sequence": "client", "SequenceLostError": "client"}
 
 
 def __getattr__(name: str) -> Any:

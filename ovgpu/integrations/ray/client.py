@@ -6,21 +6,27 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Generator
-from contextlib import suppress
 from typing import Any, Self
 from uuid import uuid4
 
 from ray.exceptions import RayActorError
 
-from ovgpu.integrations.ray.directory import SequenceLostError
-from ovgpu.integrations.ray.sequences import StepNumberError
-from ovgpu.integrations.ray.states import SequenceId
+from ovgpu.errors import Error
+from ovgpu.serve.errors import ServeError, Status
+from ovgpu.serve.protocol import SequenceId
 
 PATIENCE_SECONDS = 120.0  # for which a step waits for a new replica
 FIRST_PAUSE, LAST_PAUSE = 0.05, 1.0  # seconds between attempts
 
+# The sequence is not where the step has arrived, or misses steps before it; or the store is not available.
+REPEATED = (Status.NOT_FOUND, Status.ALREADY_EXISTS, Status.UNAVAILABLE)
+
 Calls = Generator[Any, Any, Any]
 """Generator that yields calls: responses of Ray Serve, or seconds to wait. It is sent their results."""
+
+
+class SequenceLostError(Error):
+    """Error for a sequence that is not open: it was not started, has ended, or its replica has died."""
 
 
 class Sequence:
@@ -34,7 +40,8 @@ class Sequence:
     repeats the steps since then with their inputs, which it has kept. A step that is interrupted or cancelled counts as
     made. One thread or task uses a sequence at a time.
 
-    Raises: SequenceLostError if a replica has died and there is no checkpoint, BatchFullError if no slot is free.
+    Raises: SequenceLostError if a replica has died and there is no checkpoint, BatchFullError if no slot is free,
+    ServeError if the store is not available for too long.
     """
 
     def __init__(self, handle: Any, id: SequenceId | None = None) -> None:
@@ -76,11 +83,11 @@ class Sequence:
         self._kept.append((step, inputs))
         try:
             return (yield from self._until_done(step))
-        except RayActorError:  # the step may have run: it counts
-            self._steps = step
-            raise
-        except Exception:  # the step has failed, and left the sequence as it was
-            self._kept.pop()
+        except Exception as error:
+            if _is_repeated(error):  # the step may have run: it counts
+                self._steps = step
+            else:  # the step has failed, and left the sequence as it was
+                self._kept.pop()
             raise
         except BaseException:  # the step was interrupted, but may still run: it counts
             self._steps = step
@@ -92,7 +99,9 @@ class Sequence:
         while True:
             try:
                 return (yield from self._steps_from(first))
-            except (RayActorError, StepNumberError, SequenceLostError) as error:
+            except Exception as error:
+                if not _is_repeated(error):
+                    raise
                 failure = error
             first = 0
             while not first:
@@ -100,19 +109,19 @@ class Sequence:
                     raise failure
                 yield pause
                 pause = min(2 * pause, LAST_PAUSE)
-                with suppress(RayActorError):
+                try:
                     # If the last step has run as well, it is called again: the replica returns the same outputs.
                     first = min(1 + (yield from self._resumed(step)), step)
+                except Exception as error:
+                    if not _is_repeated(error):
+                        raise
 
     def _resumed(self, step: int) -> Calls:
         """Return the number of steps that the sequence has made, according to the replica that has it now.
 
         Raises: SequenceLostError if the inputs of the steps after these are not kept.
         """
-        try:
-            done: int = 0 if step == 1 else (yield self._deployment.resume.remote(self.id))  # step 1 starts it anew
-        except SequenceLostError:
-            done = 0
+        done: int = 0 if step == 1 else (yield self._deployment.resume.remote(self.id))  # step 1 starts it anew
         if done < self._kept[0][0] - 1:
             raise SequenceLostError(
                 f"sequence {self.id!r} has lost its steps from {done + 1} on: its replica died, "
@@ -139,6 +148,11 @@ class Sequence:
                 yield self._deployment.end.remote(self.id)
             except RayActorError:  # its replica has died, and the sequence with it
                 pass
+
+
+def _is_repeated(error: Exception) -> bool:
+    """Return whether a step that failed with an error is called again."""
+    return isinstance(error, RayActorError) or (isinstance(error, ServeError) and error.status in REPEATED)
 
 
 def _run(calls: Calls) -> Any:

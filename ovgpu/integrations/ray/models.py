@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -49,8 +50,26 @@ def share(model: Any) -> SharedModel:
 
 def _put(path: Path) -> SharedModel:
     weights = path.with_suffix(".bin")
-    data = np.memmap(weights, np.uint8, "r") if weights.exists() and weights.stat().st_size else np.empty(0, np.uint8)
+    data = np.memmap(weights, np.uint8, "r") if _has_bytes(weights) else np.empty(0, np.uint8)
     return SharedModel(path.read_bytes(), ray.put(np.asarray(data)))
+
+
+def _has_bytes(file: Path) -> bool:
+    return file.exists() and file.stat().st_size > 0
+
+
+def digest(model: Any) -> str:
+    """Return a digest of a model's files, which is the same for a file and what `share` makes of it."""
+    if isinstance(model, SharedModel):
+        parts = [model.xml, *([weights] if len(weights := ray.get(model.weights)) else [])]
+    elif hasattr(model, "get_ops"):
+        with TemporaryDirectory() as folder:
+            serialize(model, Path(folder) / "model.xml")
+            return digest(Path(folder) / "model.xml")
+    else:
+        path = model_file(Path(model))
+        parts = [np.memmap(file, np.uint8, "r") for file in (path, path.with_suffix(".bin")) if _has_bytes(file)]
+    return sha256(b"".join([sha256(part).digest() for part in parts])).hexdigest()
 
 
 def read(model: Any) -> Any:

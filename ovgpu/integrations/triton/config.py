@@ -13,8 +13,7 @@ from typing import Any
 from ovgpu.errors import Error
 from ovgpu.serve.engines import Engine, Port
 
-# The Python backend has no arrays of BF16: these ports are FP32 for clients.
-SPECIAL = {"BYTES": "TYPE_STRING", "BF16": "TYPE_FP32"}
+SPECIAL = {"BYTES": "TYPE_STRING"}
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ def model_config(name: str, engine: Engine, options: TritonOptions) -> dict[str,
         raise Error("decoupled models answer several steps of a sequence, but this model has no states")
     if options.device_tensors:
         for port in (*engine.inputs, *engine.outputs):
-            if port.datatype in SPECIAL:
+            if port.datatype in ("BYTES", "BF16"):
                 raise Error(f"'{port.name}' is {port.dtype.get_type_name()}, which cannot stay in the memory of a card")
     rows = max_rows(engine, options)
     config: dict[str, Any] = {

@@ -18,7 +18,7 @@ from ovgpu.batching.sequence_batcher import MAX_SEQUENCES
 from ovgpu.errors import Error
 from ovgpu.integrations.triton.config import triton_type
 from ovgpu.integrations.triton.device_engine import open_device_engine
-from ovgpu.integrations.triton.sequences import OpenSequence, TritonSequences
+from ovgpu.integrations.triton.sequences import TritonSequence, TritonSequences
 from ovgpu.integrations.triton.tensors import inputs_of, response, steps_of
 from ovgpu.serve.engines import EngineOptions, EngineSequence, Port, open_engine
 from ovgpu.serve.errors import Status, public
@@ -121,7 +121,7 @@ class TritonPythonModel:
                 self._sequences.end_request(sequence)
         return responses
 
-    def _submitted(self, request: Request) -> tuple[Future[Any] | Exception, OpenSequence | None]:
+    def _submitted(self, request: Request) -> tuple[Future[Any] | Exception, TritonSequence | None]:
         """Submit a request. Return its future, or the error that prevented it, and its sequence if it has one."""
         sequence = None
         try:
@@ -134,7 +134,7 @@ class TritonPythonModel:
         except Exception as error:
             return error, sequence
 
-    def _sequence(self, request: Request) -> OpenSequence:
+    def _sequence(self, request: Request) -> TritonSequence:
         flags = request.flags()
         return self._sequences.begin_request(
             request.correlation_id(),
@@ -174,7 +174,7 @@ class TritonPythonModel:
             self._answer_sent.set()
             self._pending.release()
 
-    async def _handle(self, sequence: OpenSequence) -> EngineSequence:
+    async def _handle(self, sequence: TritonSequence) -> EngineSequence:
         """Return the handle of a sequence. If too many are open, wait until a sequence that ends is closed."""
         while True:
             try:

@@ -7,62 +7,58 @@ that waited.
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from ovgpu.batching import BatchFullError
 from ovgpu.serve.engines import Engine, EngineSequence
 from ovgpu.serve.errors import ServeError, Status
+from ovgpu.serve.sequence_table import OpenSequence, SequenceTable
 
 Id = int | str
 
 
-class OpenSequence:
+class TritonSequence(OpenSequence):
     """Sequence that Triton has started. It gets a handle of the engine at its first step."""
 
-    def __init__(self) -> None:
-        self.handle: EngineSequence | None = None
-        self.requests = 0  # requests that are not answered
-        self.used = 0.0  # time of the last answer
-        self.ended = False  # True after its last request, or after another sequence with its id has started
-        self.turn = asyncio.Lock()  # held by the request of a decoupled model that is being answered
+    ended = False  # True after its last request, or after another sequence with its id has started
 
 
-class TritonSequences:
+class TritonSequences(SequenceTable[Id, TritonSequence]):
     """Table of open sequences. It closes sequences that Triton must have ended, because they are idle."""
 
     def __init__(self, engine: Engine, idle_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._engine, self._idle, self._clock = engine, idle_seconds, clock
-        self._by_id: dict[Id, OpenSequence] = {}
-        self._open = set[OpenSequence]()  # sequences that have a handle
+        super().__init__(idle_seconds, clock)
+        self._engine = engine
+        self._open = set[TritonSequence]()  # sequences that have a handle, also ended ones
 
-    def begin_request(self, id: Id, start: bool, end: bool) -> OpenSequence:
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def begin_request(self, id: Id, start: bool, end: bool) -> TritonSequence:
         """Return the sequence of a request. Raise ServeError if it is not open."""
-        if start and id in self._by_id:
-            self._end(self._by_id.pop(id))
-        sequence = OpenSequence() if start else self._by_id.get(id)
+        sequence = self._by_key.get(id)
+        if start:
+            self._end([(id, sequence)] if sequence is not None else [])
+            sequence = TritonSequence()
         if sequence is None:
             raise ServeError(Status.NOT_FOUND, f"sequence {id!r} is not open: its first request must start it")
-        self._by_id[id] = sequence
-        sequence.requests += 1
+        self._by_key[id] = sequence
+        self.begin_use(sequence)
         if end:
-            self._by_id.pop(id)
-            sequence.ended = True
+            self._end([(id, sequence)])
         return sequence
 
-    def end_request(self, sequence: OpenSequence) -> None:
+    def end_request(self, sequence: TritonSequence) -> None:
         """Note that a request is answered. Close the sequence if it was the last request."""
-        sequence.requests -= 1
-        sequence.used = self._clock()
-        if sequence.ended:
-            self._end(sequence)
+        self.end_use(sequence)
+        self._close_ended(sequence)
 
-    def handle(self, sequence: OpenSequence) -> EngineSequence:
+    def handle(self, sequence: TritonSequence) -> EngineSequence:
         """Return the handle of a sequence, which is opened if it has none.
 
-        If the engine has too many sequences, the one that has been idle for longest is closed. Raise BatchFullError if
-        there is one that closes soon by itself, because Triton has ended it.
+        If the engine has too many sequences, the one that has been idle for longest is closed, since Triton must have
+        ended some. Raise BatchFullError if there is one that closes soon by itself, because Triton has ended it.
         """
         if sequence.handle is None:
             self.close_idle()
@@ -71,41 +67,24 @@ class TritonSequences:
             except BatchFullError:
                 if any(other.ended for other in self._open):
                     raise
-                self._close_oldest()
+                unused = [item for item in self.all() if not item[1].users and item[1].handle is not None]
+                self._end([min(unused, key=lambda item: item[1].used)] if unused else [])
                 sequence.handle = self._engine.open()
             self._open.add(sequence)
         return sequence.handle
 
     def close_idle(self) -> None:
         """Close sequences that have been idle for longer than Triton allows."""
-        latest = self._clock() - self._idle
-        self._close(
-            [
-                sequence
-                for sequence in {*self._open, *self._by_id.values()}
-                if not sequence.requests and sequence.used < latest
-            ]
-        )
+        self._end(self.idle())
 
-    def _close_oldest(self) -> None:
-        """Close the sequence that has been idle for longest. Since Triton starts another one, it has ended some."""
-        idle = [sequence for sequence in self._open if not sequence.requests]
-        self._close([min(idle, key=lambda sequence: sequence.used)] if idle else [])
-
-    def _close(self, closed: list[OpenSequence]) -> None:
-        for sequence in closed:
+    def _end(self, sequences: Iterable[tuple[Id, TritonSequence]]) -> None:
+        """End sequences, and close those without requests."""
+        for id, sequence in sequences:
             sequence.ended = True
-            self._end(sequence)
-        if closed:
-            self._by_id = {id: sequence for id, sequence in self._by_id.items() if not sequence.ended}
+            self.forget(id, sequence)
+            self._close_ended(sequence)
 
-    def _end(self, sequence: OpenSequence) -> None:
-        sequence.ended = True
-        if not sequence.requests:
+    def _close_ended(self, sequence: TritonSequence) -> None:
+        if sequence.ended and not sequence.users:
             self._open.discard(sequence)
-            if sequence.handle is not None:
-                sequence.handle.close()
-
-    def __len__(self) -> int:
-        """Return the number of sequences that have a handle."""
-        return len(self._open)
+            sequence.free()

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as triton
 
+from ovgpu._util.dlpack import drop_strides, from_dlpack, to_dlpack
 from ovgpu.batching.row_inputs import part
 from ovgpu.serve.engines import Engine, Inputs, Port
 from ovgpu.serve.errors import invalid
@@ -62,9 +63,7 @@ def _value(port: Port, tensor: Any) -> Any:
     """Return the value of an input, which shares the memory of its tensor."""
     if not tensor.is_cpu():
         return Tensor(tensor, shared_memory=True)
-    array = tensor.as_numpy() if port.dtype is Type.string else np.from_dlpack(tensor)  # DLPack has no strings
-    if port.dtype is Type.bf16:  # f32 at Triton
-        array = array.astype(Type.bf16.storage)
+    array = tensor.as_numpy() if port.dtype is Type.string else from_dlpack(tensor)  # DLPack has no strings
     return array.reshape(()) if port.shape == () and array.size == 1 else array
 
 
@@ -81,13 +80,13 @@ def _tensor(port: Port, value: Any, name: str) -> Any:
     if isinstance(value, Tensor):  # in device memory
         return triton.Tensor.from_dlpack(name, value)
     array = np.atleast_1d(value)  # Triton has no scalars
-    if port.dtype is Type.bf16:  # results show its bits as float16
-        array = array.view(Type.bf16.storage).astype(np.float32)
     if port.dtype is Type.string:
-        array = objects([string_bytes(text) for text in array.flat]).reshape(array.shape)
-    if port.dtype is Type.string or not array.size:  # Triton refuses NumPy's strides of empty arrays
-        return triton.Tensor(name, array)
-    capsule = np.require(array, requirements=["C", "W"]).__dlpack__()
+        return triton.Tensor(name, objects([string_bytes(text) for text in array.flat]).reshape(array.shape))
+    if port.dtype is Type.bf16:  # results show its bits as float16
+        array = array.view(Type.bf16.storage)
+    capsule = to_dlpack(np.require(array, requirements=["C", "W"]))
+    if not array.size:
+        drop_strides(capsule)  # Triton refuses NumPy's strides of empty arrays
     tensor = triton.Tensor.from_dlpack(name, capsule)
     _rename(capsule, USED)  # Triton calls it "used_dlpack", at which NumPy prints an error when it frees it
     return tensor

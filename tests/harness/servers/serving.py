@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
+from ml_dtypes import bfloat16
 from tritonclient.utils import InferenceServerException
 
 import ovgpu as ov
@@ -138,6 +139,8 @@ def datatype(array: Any) -> str:
     """Return the protocol's name of an array's dtype."""
     if array.dtype.kind in "OSU":
         return "BYTES"
+    if array.dtype == bfloat16:
+        return "BF16"
     return (
         "BOOL"
         if array.dtype == bool

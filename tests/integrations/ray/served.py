@@ -1,10 +1,10 @@
-"""Sequences on a deployment of which replicas, nodes and the directory are killed: every step runs once, and is right.
+"""Sequences on a deployment of which replicas, nodes and the store are killed: every step runs once, and is right.
 
     python -m tests.integrations.ray.served --minutes 20
 
 Clients drive sequences of random lengths through a model that counts its steps. Meanwhile replicas are killed with
-SIGKILL, nodes are removed and replaced, the number of replicas changes, and the directory of sequences or its standby
-dies, one after the other. Prints a summary as JSON.
+SIGKILL, nodes are removed and replaced, the number of replicas changes, and the store of sequences dies or hangs and
+comes back, one after the other. Prints a summary as JSON.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import signal
 import socket
 import statistics
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -29,15 +30,14 @@ from typing import Any
 from uuid import uuid4
 
 import numpy as np
-import ray
 from ray import serve
 from ray.cluster_utils import Cluster
 from ray.exceptions import RayError
 from ray.serve.exceptions import RayServeException
 
 import ovgpu as ov
-from ovgpu.integrations.ray.standby import NAMESPACE
 from tests.batching import nets
+from tests.harness.servers.redis import RedisServer, redis_server
 from tests.integrations.ray.faults import add_node, local_cluster
 
 CLIENTS, CHECKPOINT_STEPS = 12, 5
@@ -74,14 +74,6 @@ class Served:
     def sequences(self) -> list[int]:
         """Return the numbers of sequences on the replicas."""
         return self.handle.broadcast("open_sequences").results()  # type: ignore[no-any-return]
-
-    def directory(self) -> Any:
-        """Return the actor of the directory."""
-        return ray.get_actor(f"{self.app}/ovgpu", NAMESPACE)
-
-    def standby(self) -> Any:
-        """Return the actor of the directory's standby."""
-        return ray.get_actor(f"{self.app}/ovgpu/standby", NAMESPACE)
 
 
 def application(model: Any, **options: Any) -> Any:
@@ -204,11 +196,11 @@ def drive(handle: Any, over: threading.Event, figures: Run, seed: int) -> None:
     asyncio.run(clients())
 
 
-def run(seconds: float, cluster: Cluster, port: int, seed: int = 0, least: int = 0) -> Run:
-    """Drive sequences for some seconds, and for ``least`` faults, while replicas and nodes are killed."""
+def run(seconds: float, cluster: Cluster, port: int, store: RedisServer, seed: int = 0, least: int = 0) -> Run:
+    """Drive sequences for some seconds, and for ``least`` faults, while replicas, nodes and the store are killed."""
     rng, figures, over = random.Random(seed), Run(), threading.Event()
     model = ov.ray.share(nets.sums())
-    options = {"checkpoint_steps": CHECKPOINT_STEPS, "max_sequences": 32}
+    options = {"checkpoint_steps": CHECKPOINT_STEPS, "max_sequences": 32, "store": store.url}
     with served(port, model, num_replicas=2, **options) as app:
         replicas = 2
 
@@ -224,23 +216,27 @@ def run(seconds: float, cluster: Cluster, port: int, seed: int = 0, least: int =
             cluster.remove_node(rng.choice(sorted(cluster.worker_nodes, key=str)), allow_graceful=False)
             add_node(cluster)
 
-        def kill_directory() -> None:
-            ray.kill(app.directory())
+        def restart_store() -> None:
+            store.kill()
+            time.sleep(rng.random())
+            store.start()
 
-        def kill_standby() -> None:
-            ray.kill(app.standby())
+        def hang_store() -> None:
+            store.hang()
+            time.sleep(8 * rng.random())  # for a part of these times, leases end
+            store.resume()
 
-        def kill_replica_and_directory() -> None:
+        def kill_replica_and_restart_store() -> None:
             kill_replica()
-            kill_directory()
+            restart_store()
 
         faults: list[Callable[[], None]] = [
             kill_replica,
-            kill_directory,
-            kill_standby,
+            restart_store,
+            hang_store,
             remove_node,
             scale,
-            kill_replica_and_directory,
+            kill_replica_and_restart_store,
         ]
         thread = threading.Thread(target=drive, args=(app.handle, over, figures, seed))
         thread.start()
@@ -262,15 +258,15 @@ def run(seconds: float, cluster: Cluster, port: int, seed: int = 0, least: int =
 
 
 def _settle(app: Served, replicas: int) -> None:
-    """Wait until so many replicas answer, and the directory and its standby, and have done so for a while."""
+    """Wait until so many replicas answer, and have done so for a while."""
     settled = time.monotonic()
     while time.monotonic() < settled + SETTLE_SECONDS:
         time.sleep(0.1)
         try:
-            answers, (joined, _, _) = len(app.sequences()), ray.get(app.directory().counts.remote())
-        except (RayError, RayServeException, ValueError):  # ValueError: there is no directory
-            answers = joined = 0
-        if not len(app.replicas()) == answers == replicas <= joined:  # the directory may know dead ones as well
+            answers = len(app.sequences())
+        except (RayError, RayServeException):
+            answers = 0
+        if not len(app.replicas()) == answers == replicas:
             settled = time.monotonic()
 
 
@@ -284,8 +280,13 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=20)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    with local_cluster() as cluster, started() as port:
-        figures = run(60 * options.minutes, cluster, port, options.seed)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        redis_server(Path(folder)) as store,
+        local_cluster() as cluster,
+        started() as port,
+    ):
+        figures = run(60 * options.minutes, cluster, port, store, options.seed)
     print(json.dumps(figures.summary()))
     print(*figures.mistakes[:20], sep="\n")
     return 1 if figures.mistakes else 0

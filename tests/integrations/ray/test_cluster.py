@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from ovgpu.integrations.ray.models import SharedModel
 from tests.batching import nets
 from tests.batching.test_dynamic_batcher import perceptron as scored
 from tests.harness.ir import Net
+from tests.harness.servers.redis import RedisServer, redis_server
 from tests.integrations.ray import faults
 from tests.integrations.ray import served as serving_faults
 from tests.integrations.ray.faults import compared, perceptron, values
@@ -252,6 +255,12 @@ class EmulatedModel(SharedModel):
 
 
 @pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    with redis_server(tmp_path_factory.mktemp("redis")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
 def port(cluster: Cluster) -> Iterator[int]:
     with started() as found:
         yield found
@@ -316,31 +325,32 @@ def test_models_without_states(port: int) -> None:
 
 
 @pytest.mark.long
-def test_sequences_are_handed_over_when_replicas_come_and_leave(port: int) -> None:
+def test_sequences_are_handed_over_when_replicas_come_and_leave(port: int, store: RedisServer) -> None:
     model = ov.ray.share(nets.sums())
-    with served(port, model, num_replicas=2, max_sequences=32) as app:
+    options = {"max_sequences": 32, "store": store.url}
+    with served(port, model, num_replicas=2, **options) as app:
         clients = run(app, 12, 5)
         assert sum(app.sequences()) == 12
         assert 0 not in app.sequences()
-        app.scale(model, 1, max_sequences=32)
+        app.scale(model, 1, **options)
         run(app, 12, 5, clients)
         wait_for(lambda: app.sequences() == [12])
-        app.scale(model, 3, max_sequences=32)
+        app.scale(model, 3, **options)
         run(app, 12, 5, clients)
         assert sum(app.sequences()) == 12
         assert len(app.sequences()) == 3
         before = app.replicas()
-        app.scale(model, 1, max_sequences=16)  # a new version: its replicas replace the old ones
+        app.scale(model, 1, max_sequences=16, store=store.url)  # a new version: its replicas replace the old ones
         run(app, 12, 2, clients)
         assert not set(before) & set(app.replicas())
         for client in clients:
             client.sequence.close()
         assert sum(app.sequences()) == 0
-        assert ray.get(app.directory().counts.remote())[1:] == (0, 0)
+        assert not open_records(store, app)
 
 
 @pytest.mark.long
-def test_the_load_decides_how_many_replicas_there_are(port: int) -> None:
+def test_the_load_decides_how_many_replicas_there_are(port: int, store: RedisServer) -> None:
     """Sequences move to replicas that autoscaling starts, and stay when it stops them again."""
     scaling = {
         "min_replicas": 1,
@@ -351,7 +361,7 @@ def test_the_load_decides_how_many_replicas_there_are(port: int) -> None:
         "metrics_interval_s": 0.2,
         "look_back_period_s": 1,
     }
-    with served(port, ov.ray.share(nets.sums()), autoscaling_config=scaling) as app:
+    with served(port, ov.ray.share(nets.sums()), autoscaling_config=scaling, store=store.url) as app:
         clients = run(app, 24, 1)
 
         def loaded_by_two() -> bool:
@@ -361,7 +371,7 @@ def test_the_load_decides_how_many_replicas_there_are(port: int) -> None:
         wait_for(loaded_by_two)
         run(app, 24, 2, clients)
         assert 0 not in app.sequences() and sum(app.sequences()) == 24
-        wait_for(lambda: len(app.sequences()) == 1)  # the others are with the directory until their next step
+        wait_for(lambda: len(app.sequences()) == 1)  # the others are in the store until their next step
         run(app, 24, 2, clients)
         assert app.sequences() == [24]
 
@@ -369,22 +379,47 @@ def test_the_load_decides_how_many_replicas_there_are(port: int) -> None:
 @pytest.mark.long
 def test_a_replica_that_dies(port: int) -> None:
     """Its sequences go on from their checkpoints, each step exactly once."""
-    with served(port, ov.ray.share(nets.sums()), num_replicas=2, checkpoint_steps=3) as app:
+    with served(port, ov.ray.share(nets.sums()), num_replicas=2, checkpoint_steps=3, store=store.url) as app:
         clients = run(app, 8, 5)
         os.kill(app.replicas()[0], signal.SIGKILL)
         run(app, 8, 5, clients)
 
 
 @pytest.mark.long
-def test_the_directory_and_its_standby_end_with_the_deployment(port: int) -> None:
-    with served(port, ov.ray.share(nets.sums()), num_replicas=1, idle_seconds=2) as app:
+def test_states_end_when_they_are_idle(port: int, store: RedisServer) -> None:
+    """A replica that leaves gives its states to the store, which forgets them after a while."""
+    model = ov.ray.share(nets.sums())
+    with served(port, model, num_replicas=1, idle_seconds=4, store=store.url) as app:
         run(app, 2, 2)
-        assert {f"{app.app}/ovgpu", f"{app.app}/ovgpu/standby"} <= actor_names()
-    wait_for(lambda: not any(name.startswith(app.app) for name in actor_names()))
+        wait_for(lambda: not open_records(store, app))
+        run(app, 2, 2)
+        before = app.replicas()
+        app.scale(model, 1, idle_seconds=4, store=store.url, max_sequences=8)
+        assert set(before) != set(app.replicas())
+    wait_for(lambda: not open_records(store, app))
 
 
-def actor_names() -> set[str]:
-    return {actor["name"] for actor in ray.util.list_named_actors(all_namespaces=True)}
+def open_records(store: RedisServer, app: Served) -> list[str]:
+    """Return the keys of open sequences in the store, and of states."""
+    with client_of(store) as client:
+        keys = [key.decode() for key in client.scan_iter(f"ovgpu:{app.app}/ovgpu:sequence:*")]
+        return [key for key in keys if not client.hexists(key, "ended") or client.hexists(key, "checkpoint")]
+
+
+@contextmanager
+def client_of(store: RedisServer) -> Iterator[Any]:
+    import redis
+
+    client = redis.Redis(port=store.port)
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+def test_checkpoints_need_a_store() -> None:
+    with pytest.raises(ov.Error, match="checkpoints need a store"):
+        ov.ray.deployment(nets.sums(), checkpoint_steps=1)
 
 
 def test_a_full_replica_and_wrong_steps(port: int) -> None:
@@ -416,27 +451,56 @@ def test_sequences_over_http(port: int) -> None:
             for id in (7, 8, 9):
                 assert step(id, sequence_start=number == 1, sequence_end=number == 4) == number
         assert sum(app.sequences()) == 0
-        with pytest.raises(InferenceServerException, match=r"^\[404\] sequence 7 is not open: [^/]*$"):
+        with pytest.raises(InferenceServerException, match=r"^\[404\] sequence 7 of model 'ovgpu' is not open: [^/]*$"):
             step(7)
         with pytest.raises(InferenceServerException, match="has states: an inference needs a sequence_id"):
             client.infer("ovgpu", [x])
         client.close()
 
 
+def test_http_has_the_limits_token_and_health_of_the_server(port: int, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("a token of many letters")
+    with served(port, nets.sums(), num_replicas=1, token_file=str(tmp_path / "token"), max_body_mib=1) as app:
+
+        def call(method: str, path: str, body: bytes = b"", **headers: str) -> tuple[int, Any]:
+            connection = HTTPConnection("127.0.0.1", port, timeout=30)
+            connection.request(method, f"/{app.app}{path}", body, headers)
+            response = connection.getresponse()
+            content = response.read()
+            connection.close()
+            return response.status, json.loads(content)
+
+        token = {"Authorization": "Bearer a token of many letters"}
+        infer = "/v2/models/ovgpu/infer"
+        assert call("GET", "/v2/health/ready") == (200, {"ready": True})
+        assert call("GET", "/v2/models/ovgpu")[0] == 401
+        assert call("GET", "/v2/models/ovgpu", **token)[1]["name"] == "ovgpu"
+        assert call("POST", infer, b"{}", Authorization="Bearer wrong")[0] == 401
+        status, answer = call("POST", infer, bytes((1 << 20) + 1), **token)
+        assert status == 413 and "more than 1048576 bytes" in answer["error"]
+        assert call("POST", infer, b"{", **token)[0] == 400
+        assert call("POST", "/v2/repository/models/ovgpu/unload", **token)[0] == 501
+    with served(port, nets.sums(), num_replicas=1) as app:
+        assert call("GET", "/v2/models/ovgpu")[0] == 200
+        assert call("GET", "/v2/models/ovgpu", Host="evil.example")[0] == 403
+
+
 @pytest.mark.long
-def test_the_emulated_card(port: int) -> None:
+def test_the_emulated_card(port: int, store: RedisServer) -> None:
     shared = ov.ray.share(nets.sums())
     model = EmulatedModel(shared.xml, shared.weights)
-    with served(port, model, num_replicas=1, device="EMULATED", max_sequences=4) as app:
+    with served(port, model, num_replicas=1, device="EMULATED", max_sequences=4, store=store.url) as app:
         clients = run(app, 3, 3)
-        app.scale(model, 2, device="EMULATED", max_sequences=4)
+        app.scale(model, 2, device="EMULATED", max_sequences=4, store=store.url)
         run(app, 3, 3, clients)
 
 
 @pytest.mark.long
-def test_what_is_killed_loses_no_step(cluster: Cluster, port: int, pytestconfig: pytest.Config) -> None:
-    """A replica, the directory and its standby die; with --long also nodes, and the number of replicas changes."""
-    figures = serving_faults.run(0, cluster, port, least=12 if pytestconfig.getoption("--long") else 3)
+def test_what_is_killed_loses_no_step(
+    cluster: Cluster, port: int, store: RedisServer, pytestconfig: pytest.Config
+) -> None:
+    """A replica and the store die; with --long also nodes, and the number of replicas changes."""
+    figures = serving_faults.run(0, cluster, port, store, least=12 if pytestconfig.getoption("--long") else 3)
     assert not figures.mistakes
     assert figures.faults.total() >= 3
     assert figures.steps > 100

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,18 +15,25 @@ import pytest
 from ray.exceptions import ActorDiedError
 
 import ovgpu as ov
-from ovgpu.integrations.ray import directory as directories
-from ovgpu.integrations.ray.directory import Directory, NotJoinedError, SequenceLostError
-from ovgpu.integrations.ray.sequences import ReplicaSequences, StepNumberError
-from ovgpu.integrations.ray.standby import MirroredStates, Standby
-from ovgpu.integrations.ray.states import KeptState, SavedSequence, States
-from ovgpu.serve.engines import Engine, EngineOptions, engine_of
+from ovgpu.integrations.ray.client import SequenceLostError
+from ovgpu.serve import redis_store
+from ovgpu.serve.client_sequence import Checkpoints
+from ovgpu.serve.engines import EngineOptions, engine_of
+from ovgpu.serve.errors import ServeError, Status
+from ovgpu.serve.models import Version
+from ovgpu.serve.protocol import SequenceStep
+from ovgpu.serve.repository import ModelFiles
+from ovgpu.serve.sequences import OpenSequences
+from ovgpu.serve.statistics import Statistics
+from ovgpu.serve.store import MemoryStore, SequenceStore
 from tests.batching import nets
+from tests.harness.servers.redis import RedisServer, redis_server
 from tests.integrations.ray.served import Client
 
 IDLE = 600.0
 SLOTS = 16
-VICTIMS = [("replica",), ("directory",), ("standby",), ("replica", "directory")]
+LEASE = 2.0
+VICTIMS = [("replica",), ("store",), ("replica", "store")]
 
 
 class Method:
@@ -63,126 +72,125 @@ class Actor:
 
     async def _answer(self, name: str, *arguments: Any) -> Any:
         await asyncio.sleep(self._rng.choice((0, 0, 0.001, 0.01)))
-        found = None if name == "__ray_ready__" else await getattr(self.target, name)(*arguments)
+        found = await getattr(self.target, name)(*arguments)
         await asyncio.sleep(self._rng.choice((0, 0, 0.001, 0.01)))
         return found
-
-
-class OrderedActor(Actor):
-    """An actor that runs calls in their order, as those without coroutines do."""
-
-    def __init__(self, target: Any, rng: random.Random) -> None:
-        super().__init__(target, rng)
-        self._turn = asyncio.Lock()
-
-    async def _answer(self, name: str, *arguments: Any) -> Any:
-        async with self._turn:
-            await asyncio.sleep(self._rng.choice((0, 0, 0.001, 0.01)))
-            return getattr(self.target, name)(*arguments)
-
-
-class Unreachable:
-    """An actor as another one sees it: nothing that the other one does after its death arrives there."""
-
-    def __init__(self, actor: Actor, caller: Actor) -> None:
-        self._actor, self._caller = actor, caller
-
-    def __getattr__(self, name: str) -> Method:
-        return Method(partial(self._call, name))
-
-    async def _call(self, name: str, *arguments: Any) -> Any:
-        if self._caller.died.is_set():
-            await asyncio.Event().wait()
-        return await self._actor.call(name, *arguments)
 
 
 class Service:
     """Methods of a replica that the client calls, as those of `Replica`, without Ray Serve."""
 
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
-        self.sequences: Any = None
+    def __init__(self, store: SequenceStore | None, checkpoint_steps: int, slots: int, idle: float) -> None:
+        options = EngineOptions("CPU", max_sequences=slots, max_wait_ms=1)
+        self.engine = engine_of(nets.sums(), "m", options, lambda run: None)
+        self.version = Version(
+            ModelFiles("m", 1, Path(), ()), self.engine, Statistics(), 1000, lambda version: None, "digest"
+        )
+        self.sequences = OpenSequences(idle, self._find, store, Checkpoints(checkpoint_steps))
+        self.sweeping: asyncio.Task[None] | None = None
+
+    @asynccontextmanager
+    async def _find(self, name: str, number: str) -> AsyncIterator[Version | None]:
+        yield self.version
+
+    async def open(self) -> None:
+        await self.sequences.open()
+        self.sweeping = asyncio.create_task(self.sequences.sweep_regularly())
 
     async def step(self, inputs: Any, id: Any, number: int, is_numbered: bool = True) -> Any:
-        outputs, saved = await self.sequences.infer(
-            id, {0: inputs["x"]}, number == 1, False, number if is_numbered else None
-        )
-        return {"y": outputs[0], "steps": outputs[1]}, saved
+        step = SequenceStep(id, number == 1, number=number if is_numbered else None)
+        found = await self.sequences.infer(self.version, "m", step, lambda version: {0: inputs["x"]})
+        return {"y": found.outputs[0], "steps": found.outputs[1]}, found.saved_steps
 
     async def resume(self, id: Any) -> int:
-        return await self.sequences.resume(id)
+        return await self.sequences.steps("m", id)
 
     async def end(self, id: Any) -> None:
-        await self.sequences.end(id)
+        await self.sequences.end("m", id)
 
 
 class Cluster:
-    """Replicas, the directory, its standby, and a handle for clients.
+    """Replicas, their store, and a handle for clients.
 
-    It routes every call to a random replica or, with ``sticky``, to one that the sequence and the replicas determine.
+    The store is one in memory or, if there is a server, in Redis; without ``shared``, each replica has one of its own.
+    The cluster routes every call to a random replica or, with ``sticky``, to one that the sequence and the replicas
+    determine.
     """
 
     def __init__(
-        self, seed: int, checkpoint_steps: int = 0, slots: int = SLOTS, idle: float = IDLE, sticky: bool = False
+        self,
+        seed: int,
+        checkpoint_steps: int = 0,
+        slots: int = SLOTS,
+        idle: float = IDLE,
+        sticky: bool = False,
+        shared: bool = True,
+        server: RedisServer | None = None,
     ) -> None:
         self.rng, self._sticky = random.Random(seed), sticky
         self._checkpoint_steps, self._slots, self._idle = checkpoint_steps, slots, idle
+        self._server, self._shared = server, shared
+        self.entries: dict[Any, Any] = {}
         self.replicas: dict[str, Actor] = {}
-        self._engines: list[Engine] = []
+        self._services: list[Service] = []
         self._number = 0
-        self.standby = OrderedActor(Standby(idle), self.rng)
-        self.directory = self._new_directory()
 
-    def _new_directory(self) -> Actor:
-        actor = Actor(Directory(self._idle, lambda: Unreachable(self.open_standby(), actor)), self.rng)
-        return actor
+    def _store(self) -> SequenceStore | None:
+        if self._server is not None:
+            return redis_store.RedisStore(self._server.url, self._idle, lease=LEASE)
+        return MemoryStore(self._idle, self.entries) if self._shared else None
 
-    def open_directory(self) -> Actor:
-        if self.directory.died.is_set():
-            self.directory = self._new_directory()
-        return self.directory
-
-    def open_standby(self) -> Actor:
-        if self.standby.died.is_set():
-            self.standby = OrderedActor(Standby(self._idle), self.rng)
-        return self.standby
-
-    def add(self) -> str:
+    async def add(self) -> str:
         """Add a replica."""
         self._number += 1
         name = f"r{self._number}"
-        options = EngineOptions("CPU", max_sequences=self._slots, max_wait_ms=1)
-        engine = engine_of(nets.sums(), name, options, lambda run: None)
-        self._engines.append(engine)
-        actor = self.replicas[name] = Actor(Service(engine), self.rng)
-        actor.target.sequences = ReplicaSequences(
-            engine, name, actor, lambda: Unreachable(self.open_directory(), actor), self._checkpoint_steps, self._idle
-        )
+        service = Service(self._store(), self._checkpoint_steps, self._slots, self._idle)
+        self._services.append(service)
+        await service.open()
+        self.replicas[name] = Actor(service, self.rng)
         return name
 
-    def kill(self, name: str) -> None:
-        """Kill a replica."""
-        self.replicas.pop(name).died.set()
+    async def kill(self, name: str) -> None:
+        """Kill a replica: nothing that it does from now on arrives in the store."""
+        actor = self.replicas.pop(name)
+        actor.died.set()
+        actor.target.sweeping.cancel()
+        store = actor.target.sequences._store
+        following = getattr(store, "_following", None)
+        if following is not None:
+            following.cancel()
+            await store._client.aclose()
+            store._run = store._renew = dead
+        else:
+            await store.close()
+            for method in ("start", "_claim", "save", "release", "end", "ended", "check", "touch"):
+                setattr(store, method, dead)
 
     async def leave(self, name: str) -> None:
         """Let a replica end its calls and leave."""
         actor = self.replicas.pop(name)
         while actor.calls:
             await asyncio.sleep(0.001)
-        await actor.target.sequences.close()
+        actor.target.sweeping.cancel()
+        assert await actor.target.sequences.close() == 0
 
-    def kill_directory(self) -> None:
-        self.directory.died.set()
-
-    def kill_standby(self) -> None:
-        self.standby.died.set()
+    def checkpoints(self) -> list[Any]:
+        """Return the checkpoints of open sequences in the store in memory."""
+        return [entry.checkpoint for entry in self.entries.values() if entry.checkpoint and not entry.ended]
 
     def options(self, session_id: str) -> Handle:
         return Handle(self, session_id if self._sticky else None)
 
-    def close(self) -> None:
-        for engine in self._engines:
-            engine.close()
+    async def close(self) -> None:
+        for name in list(self.replicas):
+            await self.leave(name)
+        for service in self._services:
+            service.engine.close()
+
+
+async def dead(*arguments: Any) -> Any:
+    """Wait for ever, as a call that does not arrive."""
+    await asyncio.Event().wait()
 
 
 class Handle:
@@ -211,41 +219,52 @@ def running(scenario: Callable[[Cluster], Coroutine[Any, Any, None]], **options:
             async with asyncio.timeout(100):
                 await scenario(cluster)
         finally:
-            cluster.close()
+            await cluster.close()
 
     asyncio.run(run())
 
 
-@pytest.fixture(autouse=True)
-def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make dead replicas be noticed soon."""
-    for name, seconds in (("CHECK_SECONDS", 0.05), ("JOIN_SECONDS", 0.5), ("POLL_SECONDS", 0.2)):
-        monkeypatch.setattr(directories, name, seconds)
+@pytest.fixture(params=["memory", "redis"])
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RedisServer | None]:
+    """Yield a server of Redis, or None for a store in memory."""
+    if request.param == "memory":
+        yield None
+    else:
+        with redis_server(tmp_path) as found:
+            yield found
 
 
 @pytest.fixture
-def patient(hasty: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give replicas the time to join a new directory on a busy machine."""
-    monkeypatch.setattr(directories, "JOIN_SECONDS", 2.0)
+def durable(tmp_path: Path) -> Iterator[RedisServer]:
+    with redis_server(tmp_path) as found:
+        yield found
 
 
-async def kill_directories(cluster: Cluster, over: asyncio.Event) -> None:
-    """Kill two directories, one after the other."""
-    for _ in range(2):
-        await asyncio.sleep(2.5 + cluster.rng.random() / 5)
-        cluster.kill_directory()
-    await asyncio.sleep(2.5)
+@pytest.fixture(autouse=True)
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make a store that is away be noticed soon."""
+    monkeypatch.setattr(redis_store, "COMMAND_SECONDS", 1.0)
+
+
+async def restart(store: RedisServer, over: asyncio.Event) -> None:
+    """Kill the store twice, and start it again."""
+    for pause in (0.1, 2.5):  # leases last, or end
+        await asyncio.sleep(0.7)
+        store.kill()
+        await asyncio.sleep(pause)
+        await asyncio.to_thread(store.start)
+    await asyncio.sleep(1)
     over.set()
 
 
 @pytest.mark.drawn(2)
 @pytest.mark.parametrize("seed", range(6))
-def test_steps_on_random_replicas_that_come_and_leave(seed: int) -> None:
+def test_steps_on_random_replicas_that_come_and_leave(seed: int, server: RedisServer | None) -> None:
     """Every step runs on a random replica, while replicas come and leave: no step is lost, doubled, or of another."""
 
     async def scenario(cluster: Cluster) -> None:
         for _ in range(3):
-            cluster.add()
+            await cluster.add()
         clients = [Client(cluster, i, f"s{i}") for i in range(8)]
 
         async def drive(client: Client) -> None:
@@ -259,213 +278,212 @@ def test_steps_on_random_replicas_that_come_and_leave(seed: int) -> None:
                 await asyncio.sleep(cluster.rng.random() / 20)
                 if len(cluster.replicas) > 1:
                     await cluster.leave(cluster.rng.choice(list(cluster.replicas)))
-                cluster.add()
+                await cluster.add()
 
         changing = asyncio.create_task(change())
         await asyncio.gather(*map(drive, clients))
         changing.cancel()
+        await asyncio.wait([changing])
 
-    running(scenario, seed=seed)
+    running(scenario, seed=seed, server=server)
 
 
 @pytest.mark.drawn(3)
 @pytest.mark.parametrize("seed", range(3))
-def test_checkpoints_survive_dead_replicas(seed: int) -> None:
-    """Replicas die, and the directory or its standby: sequences go on from checkpoints, each step exactly once."""
+def test_checkpoints_survive_dead_replicas(seed: int, durable: RedisServer) -> None:
+    """Replicas die, and the store: sequences go on from checkpoints, each step exactly once."""
 
     async def scenario(cluster: Cluster) -> None:
         for _ in range(3):
-            cluster.add()
+            await cluster.add()
         clients = [Client(cluster, i, i + 1) for i in range(6)]
 
         async def drive(client: Client) -> None:
-            while not over.is_set():
+            while not over.is_set() or client.steps < 20:
                 await client.step()
 
         async def change() -> None:
-            for victims in cluster.rng.choices(VICTIMS, (3, 1, 1, 3), k=6):
-                cluster.add()
+            for victims in cluster.rng.choices(VICTIMS, (3, 1, 3), k=5):
+                await cluster.add()
                 await asyncio.sleep(0.3 + cluster.rng.random() / 10)
                 if "replica" in victims:
-                    cluster.kill(cluster.rng.choice(list(cluster.replicas)))
+                    await cluster.kill(cluster.rng.choice(list(cluster.replicas)))
                     await asyncio.sleep(cluster.rng.random() / 20)
-                if "directory" in victims:
-                    cluster.kill_directory()
-                if "standby" in victims:
-                    cluster.kill_standby()
+                if "store" in victims:
+                    durable.kill()
+                    await asyncio.sleep(cluster.rng.random() / 2)
+                    await asyncio.to_thread(durable.start)
                 await asyncio.sleep(0.5)
             over.set()
 
         over = asyncio.Event()
         await asyncio.gather(change(), *map(drive, clients))
-        assert all(client.steps > 20 for client in clients)
 
-    running(scenario, seed=seed, checkpoint_steps=3, sticky=True)
+    running(scenario, seed=seed, checkpoint_steps=3, sticky=True, server=durable)
 
 
 @pytest.mark.drawn(4)
-@pytest.mark.parametrize("checkpoint_steps", [0, 3])
+@pytest.mark.parametrize("checkpoint_steps", [0, 1, 3])
 @pytest.mark.parametrize("seed", range(2))
-@pytest.mark.usefixtures("patient")
-def test_the_directory_dies_while_sequences_move(seed: int, checkpoint_steps: int) -> None:
+def test_the_store_dies_while_sequences_move(seed: int, checkpoint_steps: int, durable: RedisServer) -> None:
     """States that are on their way from one replica to another are not lost, since no replica dies."""
 
     async def scenario(cluster: Cluster) -> None:
         for _ in range(3):
-            cluster.add()
+            await cluster.add()
         clients = [Client(cluster, i, i + 1) for i in range(8)]
 
         async def drive(client: Client) -> None:
-            while not over.is_set():
+            while not over.is_set() or client.steps < 20:
                 await client.step()
 
         over = asyncio.Event()
-        await asyncio.gather(kill_directories(cluster, over), *map(drive, clients))
-        assert all(client.steps > 20 for client in clients)
+        await asyncio.gather(restart(durable, over), *map(drive, clients))
 
-    running(scenario, seed=seed, checkpoint_steps=checkpoint_steps)
+    running(scenario, seed=seed, checkpoint_steps=checkpoint_steps, server=durable)
 
 
 @pytest.mark.drawn(2)
 @pytest.mark.parametrize("checkpoint_steps", [0, 3])
-@pytest.mark.usefixtures("patient")
-def test_steps_without_numbers_while_the_directory_dies(checkpoint_steps: int) -> None:
-    """Clients of HTTP do not number their steps, and do not repeat any."""
+def test_steps_without_numbers_while_the_store_dies(checkpoint_steps: int, durable: RedisServer) -> None:
+    """Clients of HTTP do not number their steps. They repeat only those that were refused."""
 
     async def scenario(cluster: Cluster) -> None:
         for _ in range(3):
-            cluster.add()
+            await cluster.add()
         handle = cluster.options("")
+
+        async def answered(id: int, step: int) -> list[int]:
+            while True:
+                try:
+                    found, _ = await handle.step.remote({"x": np.ones((1, nets.SIZE), np.float32)}, id, step, False)
+                    return found["steps"].tolist()  # type: ignore[no-any-return]
+                except ServeError as error:
+                    assert error.status is Status.UNAVAILABLE
+                    await asyncio.sleep(0.05)
 
         async def drive(id: int) -> None:
             step = 0
             while not over.is_set():
                 step += 1
-                found, _ = await handle.step.remote({"x": np.ones((1, nets.SIZE), np.float32)}, id, step, False)
-                assert found["steps"].tolist() == [step]
+                assert await answered(id, step) == [step]
 
         over = asyncio.Event()
-        await asyncio.gather(kill_directories(cluster, over), *map(drive, range(1, 9)))
+        await asyncio.gather(restart(durable, over), *map(drive, range(1, 9)))
 
-    running(scenario, checkpoint_steps=checkpoint_steps)
+    running(scenario, checkpoint_steps=checkpoint_steps, server=durable)
 
 
-@pytest.mark.parametrize("victims", ["d", "sd", "dsd"])
 @pytest.mark.parametrize("checkpoint_steps", [0, 3])
-def test_states_of_a_replica_that_has_left_outlive_the_directory(victims: str, checkpoint_steps: int) -> None:
-    """The directory (d) and its standby (s) die, one after the other."""
-
+def test_states_of_a_replica_that_has_left_outlive_the_store(checkpoint_steps: int, durable: RedisServer) -> None:
     async def scenario(cluster: Cluster) -> None:
         clients = [Client(cluster, i, i + 1) for i in range(4)]
-        first = cluster.add()
+        first = await cluster.add()
         for client in clients:
             for _ in range(5):
                 await client.step()
-        second = cluster.add()
+        await cluster.add()
         await cluster.leave(first)
-        for victim in victims:
-            if victim == "d":
-                cluster.kill_directory()
-                await cluster.replicas[second].target.sequences.end("other")  # joins the next directory
-            else:
-                cluster.kill_standby()
-            while (await cluster.directory.target.counts())[2] != len(clients):
-                await asyncio.sleep(0.01)
+        durable.kill()
+        await asyncio.to_thread(durable.start)
         for client in clients:
             await client.step()
 
-    running(scenario, checkpoint_steps=checkpoint_steps)
+    running(scenario, checkpoint_steps=checkpoint_steps, server=durable)
 
 
 def test_without_checkpoints_no_copies_are_left() -> None:
     async def scenario(cluster: Cluster) -> None:
         for _ in range(3):
-            cluster.add()
+            await cluster.add()
         clients = [Client(cluster, i, i + 1) for i in range(4)]
         for client in clients:
             for _ in range(10):
                 await client.step()
-        while cluster.standby.target._states:
-            await asyncio.sleep(0.01)
+        assert len(cluster.entries) == 4
+        assert not cluster.checkpoints()
 
     running(scenario)
 
 
-def test_a_state_goes_to_the_standby_once() -> None:
+def test_a_state_goes_to_the_store_once(monkeypatch: pytest.MonkeyPatch) -> None:
     sent = []
 
-    class Recorder(Standby):
-        def change(self, directory: int, method: Callable[..., None], *arguments: Any) -> None:
-            sent.append(method.__name__)
-            super().change(directory, method, *arguments)
+    class Recorder(MemoryStore):
+        async def release(self, key: Any, epoch: int, checkpoint: Any) -> None:
+            sent.append((key, checkpoint.steps))
+            await super().release(key, epoch, checkpoint)
 
-    async def scenario() -> None:
-        standby = OrderedActor(Recorder(IDLE), random.Random(0))
-        states = MirroredStates(lambda: standby)
-        await states.connect()
-        states.forget("a")
-        states.park("a", KeptState(1, SavedSequence(1, {})))
-        states.give("a", "r1")
-        await states.flush()
-        assert sent == ["park", "give"]
-        assert standby.target._states.checkpoints == states.checkpoints
-
-    asyncio.run(scenario())
-
-
-def test_a_standby_serves_the_last_directory_only() -> None:
-    standby, state = Standby(IDLE), KeptState(1, SavedSequence(1, {}))
-    standby.write(1, States({"a": state}))
-    assert list(standby.read(2)) == ["a"]
-    standby.change(1, States.park, "b", state)
-    standby.change(2, States.park, "c", state)
-    assert set(standby.read(3)) == {"a", "c"}
-
-
-def test_without_checkpoints_a_dead_replica_loses_its_sequences() -> None:
     async def scenario(cluster: Cluster) -> None:
-        first = cluster.add()
+        monkeypatch.setattr(cluster, "_store", lambda: Recorder(IDLE, cluster.entries))
+        first, client = await cluster.add(), Client(cluster, id="a")
+        await client.step()
+        await client.step()
+        second = await cluster.add()
+        while not len(cluster.replicas[second].target.sequences):
+            await client.step()
+        assert sent == [(("m", "a"), client.steps - 1)]
+        assert not len(cluster.replicas[first].target.sequences)
+
+    running(scenario)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_without_checkpoints_a_dead_replica_loses_its_sequences(shared: bool) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        first = await cluster.add()
         client = Client(cluster, id="a")
         await client.step()
         await client.step()
-        cluster.kill(first)
-        cluster.add()
+        await cluster.kill(first)
+        await cluster.add()
         with pytest.raises(SequenceLostError, match="sequence 'a' has lost its steps from 1 on"):
             await client.step()
         await client.close()  # and it can start anew
         await client.step()
 
-    running(scenario)
+    running(scenario, shared=shared)
 
 
-def test_a_new_directory_learns_of_all_sequences() -> None:
-    async def scenario(cluster: Cluster) -> None:
-        first = cluster.add()
-        clients = [Client(cluster, i, i) for i in range(1, 5)]
-        for client in clients:
-            await client.step()
-        cluster.kill_directory()
-        cluster.add()
-        cluster.add()
-        for _ in range(3):
+def test_a_store_that_has_lost_its_data_learns_of_all_sequences(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ovgpu.serve.sequences.TOUCH_SECONDS", 0.1)
+    with redis_server(tmp_path, durable=False) as store:
+
+        async def scenario(cluster: Cluster) -> None:
+            first = await cluster.add()
+            clients = [Client(cluster, i, i) for i in range(1, 5)]
             for client in clients:
                 await client.step()
-        await cluster.leave(first)
-        for client in clients:
-            await client.step()
+            store.kill()
+            store.start()
+            import redis
 
-    running(scenario)
+            with redis.Redis(port=store.port) as records:
+                while len(records.keys("*sequence*")) < len(clients):
+                    await asyncio.sleep(0.05)
+            await cluster.add()
+            await cluster.add()
+            for _ in range(3):
+                for client in clients:
+                    await client.step()
+            await cluster.leave(first)
+            for client in clients:
+                await client.step()
+
+        running(scenario, server=store)
 
 
 def test_a_full_replica_gives_back_what_it_cannot_take() -> None:
     async def scenario(cluster: Cluster) -> None:
-        first = cluster.add()
+        first = await cluster.add()
         clients = [Client(cluster, id=i) for i in "abc"]
         for client in clients[:2]:
             await client.step()
         with pytest.raises(ov.BatchFullError, match="all 2 sequences are open"):
             await clients[2].step()
-        second = cluster.add()
+        second = await cluster.add()
         while len(cluster.replicas[second].target.sequences) < 2:
             await clients[0].step()
             await clients[1].step()
@@ -479,11 +497,11 @@ def test_a_full_replica_gives_back_what_it_cannot_take() -> None:
 
 def test_a_sequence_that_starts_elsewhere_frees_its_slot() -> None:
     async def scenario(cluster: Cluster) -> None:
-        first = cluster.add()
+        first = await cluster.add()
         client = Client(cluster, id="a")
         await client.step()
         await client.step()
-        second = cluster.add()
+        second = await cluster.add()
         while not len(cluster.replicas[second].target.sequences):
             await Client(cluster, id="a").step()  # another client that starts it anew
         await asyncio.sleep(0.2)
@@ -496,32 +514,38 @@ def test_a_sequence_that_starts_elsewhere_frees_its_slot() -> None:
 
 def test_idle_sequences_end() -> None:
     async def scenario(cluster: Cluster) -> None:
-        name = cluster.add()
+        name = await cluster.add()
         client = Client(cluster, id="a")
         await client.step()
         while len(cluster.replicas[name].target.sequences):
             await asyncio.sleep(0.05)
-        assert await cluster.directory.target.counts() == (1, 0, 0)
+        assert not cluster.checkpoints()
         with pytest.raises(SequenceLostError):
             await client.step()
 
     running(scenario, idle=0.3)
 
 
-def test_a_replica_that_dies_while_it_waits_gets_nothing() -> None:
-    """The sequence that it has claimed goes to the next one."""
+def test_a_replica_that_dies_while_it_waits_gets_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sequence that it wants goes to the next one."""
 
     async def scenario(cluster: Cluster) -> None:
-        directory, saved = cluster.directory.target, SavedSequence(1, {})
-        for name in "abc":
-            await directory.join(name, cluster.directory, [("s", 1)] if name == "a" else [])
-        claim = asyncio.create_task(directory.claim("b", "s"))
-        await asyncio.sleep(0.01)
-        await directory.leave("b")
-        await directory.park("a", ("s", 1), saved)
-        with pytest.raises(NotJoinedError, match="replica b has not joined"):
-            await claim
-        assert (await directory.claim("c", "s"))[0] is saved
+        first = await cluster.add()
+        client = Client(cluster, id="a")
+        await client.step()
+        sequence = cluster.replicas[first].target.sequences
+        async with sequence.turn(("m", "a"), lambda: None):  # it cannot be handed over now
+            second = await cluster.add()
+            waiting = asyncio.create_task(cluster.replicas[second].target.resume("a"))
+            await asyncio.sleep(0.1)
+            await cluster.kill(second)
+            third = await cluster.add()
+            later = asyncio.create_task(cluster.replicas[third].target.resume("a"))
+            await asyncio.sleep(0.1)
+        assert await later == 1
+        assert not waiting.done()
+        waiting.cancel()
+        await asyncio.wait([waiting], timeout=1)
 
     running(scenario)
 
@@ -530,13 +554,13 @@ def test_a_lost_answer_is_given_again() -> None:
     """A step that is repeated with its number runs once; a number that is not the next is refused."""
 
     async def scenario(cluster: Cluster) -> None:
-        service = cluster.replicas[cluster.add()].target
+        service = cluster.replicas[await cluster.add()].target
         x = np.ones((1, nets.SIZE), np.float32)
         await service.step({"x": x}, "a", 1)
         first, _ = await service.step({"x": x}, "a", 2)
         again, _ = await service.step({"x": x}, "a", 2)
         assert first["steps"].tolist() == again["steps"].tolist() == [2]
-        with pytest.raises(StepNumberError, match="step 4 of sequence 'a' follows step 2"):
+        with pytest.raises(ServeError, match="step 4 of sequence 'a' cannot follow step 2"):
             await service.step({"x": x}, "a", 4)
         assert await service.resume("a") == 2
 
@@ -545,7 +569,7 @@ def test_a_lost_answer_is_given_again() -> None:
 
 def test_a_step_that_is_cancelled_counts_once() -> None:
     async def scenario(cluster: Cluster) -> None:
-        cluster.add()
+        await cluster.add()
         client = Client(cluster, id="a")
         await client.step()
         for delay in (0, 0.001, 0.002, 0.005, 0.01):
@@ -562,7 +586,7 @@ def test_a_step_that_is_cancelled_counts_once() -> None:
 
 def test_a_failing_step_changes_nothing() -> None:
     async def scenario(cluster: Cluster) -> None:
-        cluster.add()
+        await cluster.add()
         client = Client(cluster, id="a")
         wrong = {"x": np.ones((1, nets.SIZE + 1), np.float32)}
         with pytest.raises(RuntimeError, match="Parameter"):

@@ -59,8 +59,8 @@ class Instance:
         assert all(isinstance(response, stand_in.InferenceResponse) for response in responses)
         for request in requests:
             for tensor in request.inputs():
-                if tensor.is_cpu() and tensor.as_numpy().dtype != object:
-                    tensor.as_numpy()[...] = 77
+                if tensor.is_cpu() and tensor.array.dtype != object:
+                    tensor.array[...] = 77
         return responses
 
     def infer(self, arrays: Arrays, **options: Any) -> dict[str, Any]:
@@ -123,7 +123,4 @@ def outputs(response: stand_in.InferenceResponse) -> dict[str, Any]:
     error = response.error()
     if error is not None:
         raise error
-    return {
-        tensor.name(): tensor.as_numpy() if tensor.is_cpu() else tensor.on_device()
-        for tensor in response.output_tensors()
-    }
+    return {tensor.name(): tensor.array for tensor in response.output_tensors()}

@@ -8,7 +8,10 @@ from __future__ import annotations
 import sys
 from typing import Any, ClassVar
 
+import ml_dtypes
 import numpy as np
+
+from ovgpu._util.dlpack import from_dlpack, to_dlpack
 
 TRITONSERVER_REQUEST_FLAG_SEQUENCE_START = 1
 TRITONSERVER_REQUEST_FLAG_SEQUENCE_END = 2
@@ -64,19 +67,19 @@ class _Exported:
 
 
 class Tensor:
-    """Named tensor, in host memory or on a device."""
+    """Named tensor, in host memory or on a device. ``array`` is for tests."""
 
     def __init__(self, name: str, array: Any) -> None:
         if not name:
             raise TritonModelException("Tensor name cannot be an empty string.")
-        self._name, self._array = name, array
+        self._name, self.array = name, array
 
     @staticmethod
     def from_dlpack(name: str, source: Any) -> Tensor:
         """Return a tensor in the memory of a capsule, or of an object with ``__dlpack__``."""
         if type(source).__name__ != "PyCapsule" and source.__dlpack_device__()[0] != CPU:
             return Tensor(name, source)
-        array = np.from_dlpack(_Exported(source) if type(source).__name__ == "PyCapsule" else source)
+        array = from_dlpack(_Exported(source) if type(source).__name__ == "PyCapsule" else source)
         if 0 in array.strides:
             raise TritonModelException("DLPack tensor is not contiguous.")
         return Tensor(name, array)
@@ -85,29 +88,26 @@ class Tensor:
         return self._name
 
     def shape(self) -> list[int]:
-        return list(self._array.shape)
+        return list(self.array.shape)
 
     def is_cpu(self) -> bool:
-        return isinstance(self._array, np.ndarray)
+        return isinstance(self.array, np.ndarray)
 
     def as_numpy(self) -> Array:
         if not self.is_cpu():
             raise TritonModelException("Tensor is stored in GPU and cannot be converted to NumPy.")
-        found: Array = self._array
+        if self.array.dtype == ml_dtypes.bfloat16:
+            raise TritonModelException("tensor dtype is bf16 and cannot be converted to numpy.")
+        found: Array = self.array
         return found
 
-    def on_device(self) -> Any:
-        """Return the array on the device, for tests."""
-        assert not self.is_cpu()
-        return self._array
-
     def __dlpack__(self, stream: Any = None) -> Any:  # older than the options of DLPack 1.0
-        if self.is_cpu() and self._array.dtype == object:
+        if self.is_cpu() and self.array.dtype == object:
             raise TritonModelException("DLPack does not have support for string tensors.")
-        return self._array.__dlpack__() if self.is_cpu() else self._array.__dlpack__(stream=stream)
+        return to_dlpack(self.array) if self.is_cpu() else self.array.__dlpack__(stream=stream)
 
     def __dlpack_device__(self) -> Any:
-        return self._array.__dlpack_device__()
+        return self.array.__dlpack_device__()
 
 
 class InferenceResponse:

@@ -65,12 +65,12 @@ def test_rows_in_batches(tmp_path: Path) -> None:
         "backend": "python",
         "max_batch_size": 16,
         "input": [
-            {"name": "x", "data_type": "TYPE_FP32", "dims": ["-1", "3"], "allow_ragged_batch": True},
+            {"name": "x", "data_type": "TYPE_BF16", "dims": ["-1", "3"], "allow_ragged_batch": True},
             {"name": "flags", "data_type": "TYPE_BOOL", "dims": ["1"], "reshape": {}},
             {"name": "words", "data_type": "TYPE_STRING", "dims": ["2"]},
         ],
         "output": [
-            {"name": "y", "data_type": "TYPE_FP32", "dims": ["-1", "3"]},
+            {"name": "y", "data_type": "TYPE_BF16", "dims": ["-1", "3"]},
             {"name": "no", "data_type": "TYPE_BOOL", "dims": ["1"], "reshape": {}},
             {"name": "same", "data_type": "TYPE_STRING", "dims": ["2"]},
         ],

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ml_dtypes import bfloat16
 
 import ovgpu as ov
 from tests.batching import nets
@@ -59,7 +60,7 @@ def test_requests_in_one_batch(tmp_path: Path, kind: str) -> None:
     with loaded(written(frames(), tmp_path), kind=kind) as instance:
         given = [
             {
-                "x": np.arange(rows * length * 3, dtype=np.float32).reshape(rows, length, 3) - 5,
+                "x": np.arange(rows * length * 3).reshape(rows, length, 3).astype(bfloat16) - bfloat16(5),
                 "flags": np.arange(rows) % 2 == 0,
                 "words": np.array([[f"é{row}".encode(), b""] for row in range(rows)], object),
             }
@@ -69,11 +70,11 @@ def test_requests_in_one_batch(tmp_path: Path, kind: str) -> None:
         found = [outputs(response) for response in instance.execute(requests)]
         assert list(found[4]) == ["no"]
         for arrays, out in zip(given[:4], found):
-            assert out["y"].dtype == np.float32
+            assert out["y"].dtype == bfloat16
             np.testing.assert_array_equal(out["y"], np.maximum(arrays["x"], 0))
             np.testing.assert_array_equal(out["no"], ~arrays["flags"])
             assert out["same"].tolist() == arrays["words"].tolist()
-        empty = instance.execute([instance.request({**given[0], "x": np.zeros((1, 0, 3), np.float32)})])
+        empty = instance.execute([instance.request({**given[0], "x": np.zeros((1, 0, 3), bfloat16)})])
         assert outputs(empty[0])["y"].shape == (1, 0, 3)
 
 
@@ -242,10 +243,10 @@ def test_sequences_that_triton_has_ended(tmp_path: Path) -> None:
         sequences = instance.model._sequences
         for id in range(1, 10):  # 1 to 3 end although they are not yet idle here, the oldest first
             instance.infer({"x": numbers(1)}, id=id, start=True)
-        assert set(sequences._by_id) == {4, 5, 6, 7, 8, 9}
+        assert set(dict(sequences.all())) == {4, 5, 6, 7, 8, 9}
         time.sleep(0.3)
         instance.infer({"x": numbers(1)}, id=10, start=True)
-        assert set(sequences._by_id) == {10} and len(sequences) == 1
+        assert set(dict(sequences.all())) == {10} and len(sequences) == 1
 
 
 # ---- decoupled

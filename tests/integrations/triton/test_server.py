@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tritonclient.grpc as grpc_client
+from ml_dtypes import bfloat16
 from tritonclient.utils import InferenceServerException
 
 import ovgpu as ov
@@ -81,11 +82,13 @@ def test_batches(client: Client, addresses: dict[str, str]) -> None:
 
 
 def test_types_and_shapes(client: Client) -> None:
-    """bf16 is FP32 for clients. Requests of different lengths, also without elements."""
+    """Requests of different lengths, also without elements. Values of bf16 go through DLPack."""
     for rows, length in ((1, 3), (2, 1), (1, 0)):
-        x = (np.arange(rows * length).reshape(rows, length) - 1).astype(np.float32)
-        found = client.infer("types", {"x": x, "flags": x > 0, "n": x.astype(np.int64)})
-        wanted = {"y": np.maximum(x, 0), "no": x <= 0, "minus": -x.astype(np.int64)}
+        n = np.arange(rows * length).reshape(rows, length) - 1
+        x = n.astype(bfloat16)
+        found = client.infer("types", {"x": x, "flags": n > 0, "n": n})
+        assert found["y"].dtype == bfloat16
+        wanted = {"y": np.maximum(x, bfloat16(0)), "no": n <= 0, "minus": -n}
         check({name: found[name] for name in wanted}, list(wanted.values()))
 
 
@@ -182,7 +185,7 @@ def test_configuration(addresses: dict[str, str]) -> None:
         assert client.get_model_config("stream").config.model_transaction_policy.decoupled
         metadata = client.get_model_metadata("types")
         assert {port.name: (port.datatype, list(port.shape)) for port in metadata.inputs} == {
-            "x": ("FP32", [-1, -1]),
+            "x": ("BF16", [-1, -1]),
             "flags": ("BOOL", [-1, -1]),
             "n": ("INT64", [-1, -1]),
         }
