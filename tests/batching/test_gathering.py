@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, as_completed, wait
 from typing import Any
 
@@ -98,3 +99,48 @@ def test_a_batch_has_as_many_rows_as_fit() -> None:
     assert gatherer.take() == [given[0], given[2]]
     gatherer.close()
     assert gatherer.take() == [given[1]] and gatherer.take() == [given[3]] and gatherer.take() is None
+
+
+def test_a_listener_is_called_once_for_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And after all works of the batch have ended, whether their results are asked for or not."""
+    made: list[Any] = []
+    told: list[tuple[str, list[Any], list[str]]] = []
+    batch, ended = works(4), ["FINISHED"] * 4
+    monkeypatch.setattr(threading, "Condition", lambda *args: made.append(args))
+
+    def listener(name: str) -> Callable[[list[Any]], object]:
+        return lambda tokens: told.append((name, tokens, [work._state for work in batch]))
+
+    first, second = listener("first"), listener("second")
+    for index, work in enumerate(batch[:3]):
+        work.tell(first, index)
+    batch[1].tell(second, "b")
+    complete(begin(batch), [1, ValueError(), None, 2])
+    batch[3].tell(second, "late")
+    assert not made
+    monkeypatch.undo()
+    assert told == [("first", [0, 1, 2], ended), ("second", ["b"], ended), ("second", ["late"], ended)]
+
+
+def test_a_listener_learns_of_cancelled_work() -> None:
+    told: list[list[Any]] = []
+    batch = works(2)
+    for work in batch:
+        work.tell(told.append, work)
+    batch[0].cancel()
+    assert told == [[batch[0]]]
+    complete(begin(batch), [1])
+    assert told == [[batch[0]], [batch[1]]] and batch[1].result() == 1
+
+
+def test_no_listener_is_forgotten_when_work_ends_at_the_same_time() -> None:
+    for _ in range(200):
+        (work,), told = works(1), threading.Event()
+        begin([work])
+        if _ % 2:
+            assert not work.done()  # makes the condition
+        thread = threading.Thread(target=complete, args=([work], [1]))
+        thread.start()
+        work.tell(lambda tokens, told=told: told.set(), None)  # type: ignore[misc]
+        assert told.wait(10)
+        thread.join()
