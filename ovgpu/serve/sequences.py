@@ -238,6 +238,7 @@ class OpenSequences(SequenceTable[Key, ClientSequence]):
             raise ServeError(Status.ALREADY_EXISTS, f"sequence {key[1]!r} of model '{key[0]}' is open already")
         sequence.free()
         try:
+            sequence.check_quota()  # others may have begun while the store was asked
             sequence.begin(version, version.engine.open(), epoch)
         except BaseException:
             await self._end(key, sequence, None, epoch)

@@ -23,6 +23,7 @@ from tests.serve.test_stop import Process, process
 
 CLIENTS = 3  # of each interface
 OWN_CONNECTION = [("grpc.use_local_subchannel_pool", 1)]
+DRAIN_SECONDS = 3  # a client that is held up for so long loses a request
 PAUSE_SECONDS = 0.005  # between the requests of a client
 BODY = json.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 1, 1, 1]}]}).encode()
 
@@ -103,7 +104,7 @@ def test_a_rolling_update_loses_no_request(tmp_path: Path) -> None:
     with Proxy() as proxy, ExitStack() as running:
 
         def start(number: int) -> Process:
-            found = running.enter_context(process(tmp_path / str(number), "--drain-seconds", 2))
+            found = running.enter_context(process(tmp_path / str(number), "--drain-seconds", DRAIN_SECONDS))
             proxy.servers.append((found.address("REST"), found.address("gRPC")))
             until(lambda: proxy.servers[-1] in proxy.ready)
             return found

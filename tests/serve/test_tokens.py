@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
 import logging
 import os
+import queue
 import signal
 import socket
 import ssl
+import threading
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
@@ -218,6 +221,34 @@ def test_a_quota_of_open_sequences(server: Serving, interface: str) -> None:
         assert step(client, INFER, 2, sequence_end=True) == 3
         assert step(client, INFER, 3, sequence_start=True) == 2
         fails("RESOURCE_EXHAUSTED", client.infer, "count", {"x": X}, **(start | {"sequence_id": 5}))
+
+
+def test_sequences_that_begin_at_once(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They do not exceed the quota while the store of sequences is asked."""
+    service = server.server.service
+    assert service is not None
+    store: Any = service.sequences._store
+    start, asked = store.start, threading.Semaphore(0)
+
+    async def slow(*arguments: Any, **options: Any) -> Any:
+        asked.release()
+        await asyncio.sleep(0.1)
+        return await start(*arguments, **options)
+
+    monkeypatch.setattr(store, "start", slow)
+    results = queue.SimpleQueue[bool]()
+    with server.client("gRPC") as client:
+        for id in range(1, 6):
+            client.client.async_infer(
+                "count",
+                client.inputs({"x": X}),
+                lambda result, error: results.put(error is None),
+                sequence_id=id,
+                sequence_start=True,
+                headers=bearer(INFER),
+            )
+        assert asked.acquire(timeout=SECONDS)
+        assert sum(results.get(timeout=SECONDS) for _ in range(5)) == 2
 
 
 def test_first_steps_that_fail_do_not_count(server: Serving) -> None:
