@@ -116,9 +116,8 @@ class OpenSequences(SequenceTable[Key, ClientSequence]):
         now = time.monotonic()
         if now - self._touched > min(self._idle / 4, TOUCH_SECONDS):
             self._touched = now
-            held = [(key, sequence.epoch) for key, sequence in self.all() if sequence.handle is not None]
             with suppress(StoreError):  # logged by the store
-                await self._store.touch(held)
+                await self._store.touch((key, found.epoch) for key, found in self.all() if found.handle is not None)
 
     # ---- steps
 
