@@ -141,8 +141,8 @@ class RedisStore(SequenceStore):
     """Sequences in Redis or Valkey at ``url``, such as redis://localhost:6379/0. Servers with the same ``prefix`` share
     them.
 
-    If a server was silent for ``lease`` seconds (5), others take its sequences. It has a lease of its own time, which ends
-    earlier, and checks its sequences before it goes on with them. Raises: Error for a malformed URL.
+    If a server was silent for ``lease`` seconds (5), others take its sequences. By its own clock, the lease ends
+    earlier, and it then checks its sequences before it goes on with them. Raises: Error for a malformed URL.
     """
 
     def __init__(self, url: str, idle: float, prefix: str = "ovgpu", lease: float | None = None) -> None:
