@@ -6,6 +6,7 @@ import re
 import socket
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import lru_cache
 from ipaddress import ip_address
 
 from ovgpu.errors import Error
@@ -59,6 +60,7 @@ def _forbidden(text: str) -> ServeError:
     return ServeError(Status.PERMISSION_DENIED, f"{text}: send a token, or start the server with --allowed-host")
 
 
+@lru_cache(16)  # most clients send the same one
 def _name(host: str) -> str:
     """Return the name or address in a Host header, without its port."""
     bracketed = re.fullmatch(r"\[(.*)\](:\d*)?", host)
