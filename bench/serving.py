@@ -1,17 +1,19 @@
 """Serving 64 sequences over REST and gRPC: slots of one batch, a request for each, and OpenVINO in the same server.
 
-Where OVGPU_TRITON names a folder with Triton Inference Server (`tests/harness/servers/triton.py`), it is another
-peer: its Python backend runs the same slots (`ovgpu triton`).
+Another peer is a naive server around openvino (`bench/naive.py`), over gRPC alone. Where OVGPU_TRITON names a folder
+with Triton Inference Server (`tests/harness/servers/triton.py`), it is one more: its Python backend runs the same
+slots (`ovgpu triton`).
 
-    python bench/serving.py [lstm decoder] [--rounds 3] [--device CPU] [--out bench/results]
+    python bench/serving.py [lstm decoder small_lstm] [--rounds 3] [--device CPU] [--out bench/results]
     python bench/serving.py --emulated       also serve on the emulated card, and count launches
 
-The models are those of `bench/sequences.py`. The server has a process of its own, and so has the load, which is
-tritonclient (`tests/harness/servers/load.py`). First the 64 sequences start all at once; then they have one frame or
-token in each step. Throughput is measured in a closed loop: each sequence sends its next step when it has the last
-answer. Latency is measured in an open loop, from the time at which a step was due, at half the throughput of the
-slowest engine and at half that of the slots. An engine that does less than 95 % of a rate is overloaded: its queue
-grows as long as the load lasts.
+The models are those of `bench/sequences.py`, and a small LSTM for processor time alone: most of it is the server's own.
+The server has a process of its own, and so has the load, which is tritonclient (`tests/harness/servers/load.py`): over
+REST with binary tensors, over gRPC with a call for each inference, and over one stream of gRPC for all sequences.
+First the 64 sequences start all at once; then they have one frame or token in each step. Throughput and processor time
+are measured in a closed loop: each sequence sends its next step when it has the last answer. Latency is measured in an
+open loop, from the time at which a step was due, at half the throughput of the slowest engine and at half that of the
+slots. An engine that does less than 95 % of a rate is overloaded: its queue grows as long as the load lasts.
 """
 
 from __future__ import annotations
@@ -19,15 +21,17 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import re
 import signal
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -42,14 +46,21 @@ from tests.harness.models.recurrent import lstm_state
 from tests.harness.models.transformer import Sizes, llama
 from tests.harness.servers import load, triton
 
-KINDS, INTERFACES = ("lstm", "decoder"), ("REST", "gRPC")
+SMALL = "small_lstm"  # for processor time alone
+KINDS, INTERFACES = ("lstm", "decoder", SMALL), ("REST", "gRPC", "stream")
 HEADS = {
     "slots": "batch slots",
     "requests": "a request each",
     "openvino": "OpenVINO",
     **({} if triton.missing() else {"triton": "slots in Triton"}),
+    "naive": "naive server",
 }
-PEERS = {"requests": "slots / requests", "openvino": "slots / OpenVINO", "triton": "slots / Triton"}
+PEERS = {
+    "requests": "slots / requests",
+    "openvino": "slots / OpenVINO",
+    "triton": "slots / Triton",
+    "naive": "slots / naive",
+}
 SAMPLES = 4  # sequences whose results are compared
 WARM_UP = 4  # steps before those that are measured; on a card, the last ones run captured graphs
 OVERLOADED = 0.95  # of the rate
@@ -60,40 +71,42 @@ START_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class Size:
-    """Size of the models and of the load: sequences, steps of each in a closed loop, and seconds of an open loop."""
+    """Size of the models and of the load: sequences, steps of each in a closed loop, and seconds of an open loop.
+
+    ``small`` is the hidden size of the small LSTM.
+    """
 
     sequences: int
     steps: int
     seconds: float
     features: int
     hidden: int
+    small: int
     outputs: int
     decoder: Sizes
 
     def ir(self, kind: str) -> tuple[bytes, bytes]:
         """Return a model as IR."""
-        return (
-            lstm_state(1, features=self.features, hidden=self.hidden, outputs=self.outputs)
-            if kind == "lstm"
-            else llama(1, self.decoder).ir
-        )
+        if kind == "decoder":
+            return llama(1, self.decoder).ir
+        hidden = self.small if kind == SMALL else self.hidden
+        return lstm_state(1, features=self.features, hidden=hidden, outputs=self.outputs)
 
-    def feeds(self, kind: str) -> load.Feeds:
-        """Return the inputs of a model, which are those of ``python -m tests.harness.servers.load``."""
-        return (
-            load.frames({"frame": ((1, self.features), np.float32)})
-            if kind == "lstm"
-            else load.tokens(self.decoder.vocabulary)
-        )
+    def feeds(self, kind: str, engine: str = "slots") -> load.Feeds:
+        """Return the inputs of a model. In Triton, ``beam_idx`` has two axes."""
+        if kind == "decoder":
+            return load.tokens(self.decoder.vocabulary, beams=(1, 1) if engine == "triton" else (1,))
+        return load.frames({"frame": ((1, self.features), np.float32)})
 
 
 SIZES = {
-    "full": Size(64, 40, 2.5, sequences.FEATURES, sequences.HIDDEN, sequences.OUTPUTS, sequences.DECODER),
-    "tiny": Size(4, 3, 0.3, 8, 32, 8, Sizes(1, 32, 4, 32, 64, 128, shared=2)),
+    "full": Size(64, 40, 2.5, sequences.FEATURES, sequences.HIDDEN, 128, sequences.OUTPUTS, sequences.DECODER),
+    "tiny": Size(4, 3, 0.3, 8, 32, 16, 8, Sizes(1, 32, 4, 32, 64, 128, shared=2)),
 }
 
-Rates = dict[str, dict[str, list[float]]]
-"""Inferences per second of open loops, by model and interface. Without any, the loop is closed."""
+Loads = dict[str, dict[str, list[str]]]
+"""Names of loads by model and interface: "closed", "single" (one sequence, in a closed loop), or the inferences per
+second of an open loop."""
 
 
 def write(folder: Path, size: Size, kinds: list[str]) -> None:
@@ -110,7 +123,7 @@ def write(folder: Path, size: Size, kinds: list[str]) -> None:
 
 @contextmanager
 def server(folder: Path, engine: str, device: str) -> Iterator[dict[str, str]]:
-    """Serve the models of a repository by a process of its own. Yield the addresses by interface."""
+    """Serve the models of a repository by a process of its own. Yield the addresses by interface that it has."""
     if engine == "triton":
         subprocess.run(
             [sys.executable, "-m", "ovgpu", "triton", folder.parent / "triton", folder, "--device", device],
@@ -119,7 +132,7 @@ def server(folder: Path, engine: str, device: str) -> Iterator[dict[str, str]]:
             check=True,
         )
         with triton.triton_server(folder.parent / "triton", folder.parent) as addresses:
-            yield dict(zip(INTERFACES, addresses))
+            yield dict(zip(INTERFACES, (*addresses, addresses[1])))
         return
     command = [
         sys.executable,
@@ -138,12 +151,15 @@ def server(folder: Path, engine: str, device: str) -> Iterator[dict[str, str]]:
     ]
     if engine == "openvino":
         command = [sys.executable, str(Path(__file__).resolve()), "--worker", "serve", str(folder)]
+    elif engine == "naive":
+        command = [sys.executable, str(Path(__file__).with_name("naive.py")), str(folder)]
     with (
         (folder.parent / "log").open("w+") as log,
         subprocess.Popen(command, cwd=engines.ROOT, stdout=subprocess.DEVNULL, stderr=log) as process,
     ):
         try:
-            yield _addresses(process, folder.parent / "log")
+            found = _addresses(process, folder.parent / "log")
+            yield found if engine == "naive" else found | {"stream": found["gRPC"]}
         finally:
             process.send_signal(signal.SIGTERM)
 
@@ -154,7 +170,8 @@ def _addresses(process: subprocess.Popen[bytes], log: Path) -> dict[str, str]:
     while time.monotonic() < ends and process.poll() is None:
         found = dict(re.findall(r"(REST|gRPC) on ([\d.:]+)", log.read_text()))
         with suppress(OSError):  # also of a response with the status 503
-            if found and urlopen(f"http://{found['REST']}/v2/health/ready"):
+            # The naive server has no REST, and is ready when it logs its address.
+            if found and ("REST" not in found or urlopen(f"http://{found['REST']}/v2/health/ready")):
                 return found
         time.sleep(0.05)
     process.kill()
@@ -179,54 +196,73 @@ def serve_openvino(folder: Path) -> None:
 # ---- measurements
 
 
-def worker(engine: str, name: str, device: str, kinds: list[str], rates: Rates) -> dict[str, Any]:
-    """Return the summaries of the loads of an engine, by model, interface, and rate or "closed"."""
+def worker(engine: str, name: str, device: str, loads: Loads) -> dict[str, Any]:
+    """Return the summaries of the loads of an engine, by model, interface, and name. It may lack interfaces."""
     size, found = SIZES[name], dict[str, Any]()
     with TemporaryDirectory() as folder:
-        write(Path(folder) / "models", size, kinds)
+        write(Path(folder) / "models", size, [*loads])
         with server(Path(folder) / "models", engine, device) as addresses:
-            for kind in kinds:
+            for kind, interfaces in loads.items():
                 found[kind] = {
                     interface: {
-                        str(rate or "closed"): loaded(size, kind, interface, addresses, rate)
-                        for rate in rates.get(kind, {}).get(interface, [None])
+                        what: loaded(size, engine, kind, interface, addresses[interface], what) for what in names
                     }
-                    for interface in INTERFACES
+                    for interface, names in interfaces.items()
+                    if interface in addresses
                 }
     return found
 
 
-def loaded(size: Size, kind: str, interface: str, addresses: dict[str, str], rate: float | None) -> dict[str, Any]:
-    """Return the summary of one load, which a process of its own puts on a server."""
-    steps = size.steps if rate is None else max(round(rate * size.seconds / size.sequences), MIN_STEPS)
-    command = [
-        sys.executable,
-        "-m",
-        "tests.harness.servers.load",
-        "--url",
-        addresses[interface],
-        "--interface",
-        interface,
-        "--model",
+def loaded(size: Size, engine: str, kind: str, interface: str, address: str, what: str) -> dict[str, Any]:
+    """Put a load on the server, which is the only child of this process, and return its summary.
+
+    ``start_ms`` is the time until the last sequence has its first answer, prompts of decoders included. ``cpu_us`` is
+    the processor time of the server per step. ``sample`` has values of the outputs of the last step.
+    """
+    count, steps, rate = size.sequences, size.steps, None
+    if what == "single":
+        count, steps = 1, count * steps
+    elif what != "closed":
+        rate = float(what)
+        steps = max(round(rate * size.seconds / count), MIN_STEPS)
+    last = WARM_UP + steps - 1
+    measured = load.Load(
         kind,
-        "--sequences",
-        str(size.sequences),
-        "--steps",
-        str(steps),
-        "--warm-up",
-        str(WARM_UP),
-        "--vocabulary",
-        str(size.decoder.vocabulary),
-    ]
-    command += ["--sample", str(SAMPLES)] if rate is None else ["--rate", str(rate)]
-    process = subprocess.run(command, cwd=engines.ROOT, capture_output=True, text=True, check=False)
-    if process.returncode:
-        raise RuntimeError(f"the load failed:\n{process.stderr[-3000:]}")
-    found: dict[str, Any] = json.loads(process.stdout)
-    if found["errors"] or found["messages"]:
-        raise RuntimeError(f"inferences failed: {found['errors']} {found['messages']}")
-    if rate is None:
-        found["sample"] = [value for output in found["sample"] for value in engines.sample(output)]
+        size.feeds(kind, engine),
+        count,
+        steps,
+        rate,
+        first=WARM_UP,
+        keep=lambda sequence, step: sequence < SAMPLES and step == last,
+    )
+
+    async def run() -> tuple[list[load.Record], list[load.Record], float]:
+        async with load.Client(interface, address, count) as client:
+            before = await load.drive(client, replace(measured, rate=None, first=0, steps=WARM_UP, ends=False))
+            began = processor_seconds(os.getpid())
+            records = await load.drive(client, measured)
+            return before, records, processor_seconds(os.getpid()) - began
+
+    before, records, seconds = asyncio.run(run())
+    check([*before, *records])
+    kept = sorted((record for record in records if record.outputs), key=lambda record: record.sequence)
+    return load.summary(records) | {
+        "start_ms": 1e3 * max(record.end for record in before if record.step == 0),
+        "cpu_us": 1e6 * seconds / len(records),
+        "sample": [x for record in kept for x in engines.sample(next(iter((record.outputs or {}).values())))],
+    }
+
+
+def processor_seconds(process: int) -> float:
+    """Return the processor time in seconds, user and system, that all descendants of a process have taken.
+
+    It needs Linux, which counts it in hundredths of a second.
+    """
+    found = 0.0
+    for task in Path(f"/proc/{process}/task").iterdir():
+        for child in (task / "children").read_text().split():
+            times = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[11:15]  # also of ended children
+            found += sum(map(int, times)) / os.sysconf("SC_CLK_TCK") + processor_seconds(int(child))
     return found
 
 
@@ -241,13 +277,13 @@ def alone(kind: str, size: Size, steps: int, device: str = "CPU", last: int = 1)
     return found[-last:]
 
 
-def rates_of(closed: dict[str, dict[str, float]]) -> dict[str, list[float]]:
+def rates_of(closed: dict[str, dict[str, float]]) -> dict[str, list[str]]:
     """Return the rates of a model's open loops by interface, from its throughputs by interface and engine: half of the
     slowest engine's, and, unless they are about the same, half of that of the slots."""
     found = {}
     for interface, throughputs in closed.items():
         low, high = (float(f"{whole / 2:.2g}") for whole in (min(throughputs.values()), throughputs["slots"]))
-        found[interface] = [low, high] if high > DIFFERENT * low else [low]
+        found[interface] = [str(rate) for rate in ((low, high) if high > DIFFERENT * low else (low,))]
     return found
 
 
@@ -324,47 +360,67 @@ def main() -> None:
         elif what == "emulated":
             print(json.dumps(emulated(*words)))
         else:
-            engine, name, device, kinds, rates = words
-            print(json.dumps(worker(engine, name, device, kinds.split(","), json.loads(rates))))
+            engine, name, device, loads = words
+            print(json.dumps(worker(engine, name, device, json.loads(loads))))
         return
     name = "tiny" if options.tiny else "full"
 
-    def measure(rates: Rates) -> dict[str, list[dict[str, Any]]]:
+    def measure(loads: Loads) -> dict[str, list[dict[str, Any]]]:
         return engines.alternate(
             "serving.py",
             tuple(HEADS),
             options.rounds,
-            lambda engine: ("times", engine, name, options.device, ",".join(options.kinds), json.dumps(rates)),
+            lambda engine: ("times", engine, name, options.device, json.dumps(loads)),
         )
 
-    closed = measure({})
+    closed = measure({kind: dict.fromkeys(INTERFACES, closed_loads(kind)) for kind in options.kinds})
     result = {kind: closed_loops(kind, SIZES[name], closed) for kind in options.kinds}
-    rates = {kind: rates_of(found["throughput"]) for kind, found in result.items()}
-    open_loops(result, measure(rates))
-    counts = (
-        {kind: engines.work("serving.py", "emulated", kind, name) for kind in options.kinds} if options.emulated else {}
-    )
+    kinds = [kind for kind in options.kinds if kind != SMALL]
+    if kinds:
+        open_loops(result, measure({kind: rates_of(result[kind]["throughput"]) for kind in kinds}))
+    counts = {kind: engines.work("serving.py", "emulated", kind, name) for kind in kinds if options.emulated}
     publish(options, SIZES[name], result, counts)
 
 
+def closed_loads(kind: str) -> list[str]:
+    """Return the names of the closed loops of a model."""
+    return ["closed"] if kind == "decoder" else ["closed", "single"]
+
+
 def closed_loops(kind: str, size: Size, runs: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    """Return throughputs and times to start, by interface and engine, after the results were compared."""
+    """Return the figures of closed loops by interface and engine, after the results were compared.
+
+    Processor times are by number of sequences, interface and engine.
+    """
     (wanted,) = alone(kind, size, WARM_UP + size.steps)
-    figures: dict[str, Any] = {"throughput": {}, "start_ms": {}}
-    for interface in INTERFACES:
-        for engine, found in runs.items():
-            loops = [run[kind][interface]["closed"] for run in found]
-            for loop in loops:
-                engines.agree(f"{kind} over {interface}", {"a single request": wanted, HEADS[engine]: loop["sample"]})
-            for key, by_interface in figures.items():
-                by_interface.setdefault(interface, {})[engine] = statistics.median(loop[key] for loop in loops)
-    return figures
+    for engine, found in runs.items():
+        for run in found:
+            for interface, loops in run[kind].items():
+                samples = {"a single request": wanted, HEADS[engine]: loops["closed"]["sample"]}
+                engines.agree(f"{kind} over {interface}", samples)
+
+    def medians(what: str, key: str) -> dict[str, dict[str, float]]:
+        return {
+            interface: {
+                engine: statistics.median(run[kind][interface][what][key] for run in found)
+                for engine, found in runs.items()
+                if interface in found[0][kind]
+            }
+            for interface in INTERFACES
+        }
+
+    counts = {"closed": size.sequences, "single": 1}
+    return {
+        "throughput": medians("closed", "throughput"),
+        "start_ms": medians("closed", "start_ms"),
+        "cpu_us": {str(counts[what]): medians(what, "cpu_us") for what in closed_loads(kind)},
+    }
 
 
 def open_loops(result: dict[str, Any], runs: dict[str, list[dict[str, Any]]]) -> None:
     """Add the figures of open loops to the results, by interface, rate and engine."""
-    for kind, figures in result.items():
-        figures["open"] = {
+    for kind, interfaces in runs["slots"][0].items():
+        result[kind]["open"] = {
             interface: {
                 rate: {
                     engine: {
@@ -372,10 +428,11 @@ def open_loops(result: dict[str, Any], runs: dict[str, list[dict[str, Any]]]) ->
                         for key in ("throughput", "p50_ms", "p99_ms", "late_p99_ms")
                     }
                     for engine, found in runs.items()
+                    if interface in found[0][kind]
                 }
                 for rate in rates
             }
-            for interface, rates in runs["slots"][0][kind].items()
+            for interface, rates in interfaces.items()
         }
 
 
@@ -386,28 +443,42 @@ def latency(figures: dict[str, float], rate: str) -> str:
     return f"{figures['p50_ms']:.1f} / {figures['p99_ms']:.1f}"
 
 
+def cells(figures: dict[str, Any], cell: Callable[[Any], str]) -> list[str]:
+    """Return a row's cells of all engines. ``-`` means that an engine lacks the interface."""
+    return [cell(figures[engine]) if engine in figures else "-" for engine in HEADS]
+
+
+def compared(figures: dict[str, float], digits: int) -> list[str]:
+    """Return a row's cells of all engines, and the ratios of the slots to the peers."""
+    ratios = {engine: figures["slots"] / figure for engine, figure in figures.items() if figure}
+    return [
+        *cells(figures, "{:,.0f}".format),
+        *(f"{ratios[engine]:.{digits}f}" if engine in ratios else "-" for engine in PEERS if engine in HEADS),
+    ]
+
+
 def publish(options: Any, size: Size, result: dict[str, Any], counts: dict[str, dict[str, int]]) -> None:
     """Print the tables and write them to files."""
     heads = [*HEADS.values()]
-    peers = {engine: name for engine, name in PEERS.items() if engine in HEADS}
-    rows, starts, latencies = [], [], []
+    peers = [name for engine, name in PEERS.items() if engine in HEADS]
+    rows, starts, latencies, processor = [], [], [], []
     for kind, figures in result.items():
-        for interface in INTERFACES:
-            rate, start = figures["throughput"][interface], figures["start_ms"][interface]
-            rows.append(
-                [
-                    kind,
-                    interface,
-                    *(f"{rate[engine]:,.0f}" for engine in HEADS),
-                    *(f"{rate['slots'] / rate[engine]:.1f}" for engine in peers),
-                ]
-            )
-            starts.append([kind, interface, *(f"{start[engine] / 1e3:.2f}" for engine in HEADS)])
+        processor += [
+            [kind, count, interface, *compared(found, 2)]
+            for count, interfaces in figures["cpu_us"].items()
+            for interface, found in interfaces.items()
+        ]
+        for interface, rates in figures.get("open", {}).items():
+            rows.append([kind, interface, *compared(figures["throughput"][interface], 1)])
+            starts.append([kind, interface, *cells(figures["start_ms"][interface], lambda ms: f"{ms / 1e3:.2f}")])
             latencies += [
-                [kind, interface, f"{float(rate):,.0f}", *(latency(found[engine], rate) for engine in HEADS)]
-                for rate, found in figures["open"][interface].items()
+                [kind, interface, f"{float(rate):,.0f}", *cells(found, partial(latency, rate=rate))]
+                for rate, found in rates.items()
             ]
     parts = [
+        "Microseconds of processor time of the server per step, of user and system and of all its processes, in the "
+        "closed loop. The naive server is `bench/naive.py`:",
+        table(["Model", "Sequences", "Interface", *heads, *peers], processor),
         "Latency of a step in milliseconds, median / 99th percentile, in an open loop:",
         table(["Model", "Interface", "Steps/s", *heads], latencies),
         f"Seconds until {size.sequences} sequences that start at the same time all have their first answer (the "
@@ -438,7 +509,7 @@ def publish(options: Any, size: Size, result: dict[str, Any], counts: dict[str, 
         options.out,
         "serving",
         f"Steps per second of {size.sequences} sequences, served over REST and gRPC ({options.device})",
-        ["Model", "Interface", *heads, *peers.values()],
+        ["Model", "Interface", *heads, *peers],
         rows,
         {"device": options.device, "rounds": options.rounds, "models": result, "emulated": counts},
         f"server and clients in processes of their own on the same cores; {packages}",

@@ -103,8 +103,8 @@ CHANGE = (
     COMMON
     + """
 local epoch, change, checkpoint = ARGV[5], ARGV[6], ARGV[7]
-local was = redis.call('HMGET', record, 'epoch', 'checkpoint')
-if was[1] and tonumber(was[1]) > tonumber(epoch) then
+local was = redis.call('HMGET', record, 'epoch', 'checkpoint', 'ended')
+if was[3] and change ~= 'end' or was[1] and tonumber(was[1]) > tonumber(epoch) then
     forget(checkpoint)
     return 0
 end
@@ -141,11 +141,11 @@ class RedisStore(SequenceStore):
     """Sequences in Redis or Valkey at ``url``, such as redis://localhost:6379/0. Servers with the same ``prefix`` share
     them.
 
-    If a server was silent for ``lease`` seconds, others take its sequences. It has a lease of its own time, which ends
-    earlier, and checks its sequences before it goes on with them. Raises: Error for a malformed URL.
+    If a server was silent for ``lease`` seconds (5), others take its sequences. By its own clock, the lease ends
+    earlier, and it then checks its sequences before it goes on with them. Raises: Error for a malformed URL.
     """
 
-    def __init__(self, url: str, idle: float, prefix: str = "ovgpu", lease: float = LEASE_SECONDS) -> None:
+    def __init__(self, url: str, idle: float, prefix: str = "ovgpu", lease: float | None = None) -> None:
         try:
             pool = BlockingConnectionPool.from_url(
                 url,
@@ -160,8 +160,8 @@ class RedisStore(SequenceStore):
             raise Error(f"the URL of the store of sequences is malformed: {error}") from None
         self._client: Any = Redis.from_pool(pool)
         arguments = pool.connection_kwargs
-        self.address = f"{arguments.get('host', arguments.get('path', 'localhost'))}:{arguments.get('port', 6379)}"
-        self._prefix, self._ttl, self._lease = f"{prefix}:", max(round(1000 * idle), 1), lease
+        self.address = arguments.get("path") or f"{arguments.get('host', 'localhost')}:{arguments.get('port', 6379)}"
+        self._prefix, self._ttl, self._lease = f"{prefix}:", max(round(1000 * idle), 1), lease or LEASE_SECONDS
         self._owner = uuid4().hex
         self._scripts = {text: self._client.register_script(text) for text in (START, CLAIM, CHANGE, RENEW)}
         self._lease_end, self._leases = 0.0, 0  # the time at which the lease ends, and how often it began

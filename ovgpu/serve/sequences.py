@@ -10,6 +10,8 @@ from contextlib import AbstractAsyncContextManager, suppress
 from secrets import randbelow
 from typing import Any, TypeVar
 
+import numpy as np
+
 from ovgpu.errors import Error
 from ovgpu.serve.client_sequence import Checkpoints, ClientSequence, StepResult, digest_of
 from ovgpu.serve.engines import Inputs
@@ -22,7 +24,8 @@ from ovgpu.serve.store import Answer, Checkpoint, Key, MemoryStore, SequenceStor
 log = logging.getLogger(__name__)
 
 FindVersion = Callable[[str, str], AbstractAsyncContextManager[Version | None]]
-TOUCH_SECONDS = 15.0
+TOUCH_SECONDS = 15.0  # between messages to the store that a sequence is still open, at most
+LARGE = 1 << 16  # bytes of inputs whose digest is computed on another thread than the event loop's
 MAX_ID = 1 << 53  # of ids that the server chooses: all programs have exact integers up to here
 T = TypeVar("T")
 
@@ -118,9 +121,8 @@ class OpenSequences(SequenceTable[Key, ClientSequence]):
         now = time.monotonic()
         if now - self._touched > min(self._idle / 4, TOUCH_SECONDS):
             self._touched = now
-            held = [(key, sequence.epoch) for key, sequence in self.all() if sequence.handle is not None]
             with suppress(StoreError):  # logged by the store
-                await self._store.touch(held)
+                await self._store.touch((key, found.epoch) for key, found in self.all() if found.handle is not None)
 
     def idle_seconds(self, sequence: ClientSequence) -> float:
         own = None if sequence.handle is None else sequence.version.idle_seconds
@@ -166,7 +168,7 @@ class OpenSequences(SequenceTable[Key, ClientSequence]):
                 version = sequence.version
             inputs, digest = prepare(version), None
             if step.number is not None:
-                digest = await asyncio.to_thread(digest_of, inputs)  # of large inputs it takes long
+                digest = digest_of(inputs) if _is_small(inputs) else await asyncio.to_thread(digest_of, inputs)
             again = self._repeated(sequence, step, version, ended, digest)
             outputs = await self._new(key, sequence, step, version, inputs, digest) if again is None else again.outputs
             if sequence.handle is not None and (step.end or self._is_due(sequence)):
@@ -378,6 +380,11 @@ class OpenSequences(SequenceTable[Key, ClientSequence]):
                 return
             if held:
                 sequence.free()
+
+
+def _is_small(inputs: Inputs) -> bool:
+    arrays = [np.asarray(value) for value in inputs.values()]
+    return all(array.dtype != object for array in arrays) and sum(array.nbytes for array in arrays) < LARGE
 
 
 def _conflict(step: SequenceStep, what: str) -> ServeError:

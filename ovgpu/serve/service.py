@@ -82,8 +82,8 @@ class Service:
         current = self.models.current.get(request.model)
         step = request.sequence(current.engine.input_indices if current else ())
         version = self.sequences.version_of(request.model, step) if step is not None else None
-        number = request.version if step is None or step.start else ""
-        return version or self.models.find(request.model, number), step
+        continues = step is not None and not step.start and current is not None and current.engine.stateful
+        return version or self.models.find(request.model, "" if continues else request.version), step
 
     async def _infer(self, version: Version, step: SequenceStep | None, request: InferenceRequest) -> InferenceResponse:
         left = None if request.deadline is None else request.deadline - time.monotonic()
@@ -134,12 +134,15 @@ class Service:
     # ---- start and stop
 
     async def start(self) -> None:
-        """Load the models, and open the sequences that were saved. Raise Error if no model can be loaded."""
+        """Load the models, and open the sequences that were saved.
+
+        Raises: Error if the store of sequences cannot be reached, or no model can be loaded.
+        """
+        await self.sequences.open()
         await self.models.refresh(settled=False)
         if self.models.failures and not self.models.current and not self._keep_going:
             reasons = "; ".join(f"'{name}': {reason}" for name, reason in self.models.failures.items())
             raise Error(f"no model could be loaded (--keep-going serves nevertheless): {reasons}")
-        await self.sequences.open()
         await self.sequences.restore()
         self.loaded = True
 

@@ -145,7 +145,7 @@ class SequenceStore(ABC):
 
     @abstractmethod
     async def touch(self, held: Iterable[tuple[Key, int]]) -> None:
-        """Keep sequences of this server, by key and epoch, from being forgotten."""
+        """Keep sequences of this server, by key and epoch, from being forgotten. ``held`` is read little by little."""
 
 
 @dataclass
@@ -240,7 +240,7 @@ class MemoryStore(SequenceStore):
         entry = self._entry(key)
         if entry is None:
             entry = self._entries[key] = _Entry(epoch, self)
-        if entry.epoch > epoch:
+        if entry.ended or entry.epoch > epoch:
             return None
         entry.expires = time.monotonic() + self._idle
         return entry

@@ -27,11 +27,11 @@ def streaming_lstm() -> ov.Model:
     return ov.Core().read_model(*lstm_state(3))
 
 
-def sums() -> ov.Model:
-    """State s += x, with initial value 0.5; and a count of the steps in i64. Both are results."""
+def sums(initial: float = 0.5) -> ov.Model:
+    """State s += x, with an initial value; and a count of the steps in i64. Both are results."""
     net = Net("sums")
     x = net.parameter("f32", (1, SIZE), "x")
-    s = net.read_value("s", "f32", (1, SIZE), net.const(np.full((1, SIZE), 0.5, np.float32)))
+    s = net.read_value("s", "f32", (1, SIZE), net.const(np.full((1, SIZE), initial, np.float32)))
     n = net.read_value("n", "i64", (1,), net.const(np.zeros(1, np.int64)))
     total, count = add(net, s, x), add(net, n, net.const(np.ones(1, np.int64)))
     net.assign("s", total)

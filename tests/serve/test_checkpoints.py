@@ -295,7 +295,7 @@ def test_rare_checkpoints_do_not_hold_up_steps(
 ) -> None:
     """While the store is away, steps run until the lease of the server ends."""
     monkeypatch.setattr(redis_store, "COMMAND_SECONDS", 0.5)
-    monkeypatch.setattr(redis_store.RedisStore.__init__, "__defaults__", ("ovgpu", 60.0))
+    monkeypatch.setattr(redis_store, "LEASE_SECONDS", 60.0)
     write(tmp_path / "models", sums(), "sums")
     (tmp_path / "redis").mkdir()
     with (

@@ -91,9 +91,9 @@ def test_other_outputs_are_as_always(client: Client) -> None:
 def test_states_have_no_rows(client: Client) -> None:
     """A step is one row, whose configuration has a ``max_batch_size`` of 0. A step that is refused has not run."""
     x = np.arange(8, dtype=np.float32)[None]
-    refused = {"sequence_id": 1, "sequence_start": True}
-    assert "has no output" in fails("INVALID_ARGUMENT", classes, client, "sums", {"x": x}, "nothing", **refused)
-    found = classes(client, "sums", {"x": x}, sequence_id=1, sequence_start=True, count=1)
+    start = {"sequence_id": 1, "sequence_start": True}
+    assert "has no output" in fails("INVALID_ARGUMENT", classes, client, "sums", {"x": x}, "nothing", **start)
+    found = classes(client, "sums", {"x": x}, **start, count=1)
     assert found[0].split(":")[1] == "7" and len(found) == 1
     assert classes(client, "sums", {"x": x}, "steps", sequence_id=1, sequence_end=True) == ["2:0"]
 

@@ -154,6 +154,7 @@ def test_a_start_drops_the_sequence_elsewhere(new_store: NewStore) -> None:
         await second.start()
         while first.held:
             await asyncio.sleep(0.01)
+        await asyncio.gather(*first.tasks)
         assert not await first.store.check(KEY, epoch)
         await second.store.close()
         assert await first.take() is None  # the state from before the start is gone
@@ -193,7 +194,10 @@ def test_the_last_answer_of_a_sequence_that_has_ended(new_store: NewStore) -> No
         assert await second.store.start(KEY, anew=False) is not None
         assert await first.store.ended(KEY) is None
         await second.start(("m", 2))
-        await second.store.end(("m", 2), second.held.pop(("m", 2))[0], None)
+        later = second.held.pop(("m", 2))[0]
+        await second.store.end(("m", 2), later, None)
+        assert not await second.store.check(("m", 2), later)
+        assert not await second.store.save(("m", 2), later, checkpoint(1))  # one that was under way
         assert await first.take(("m", 2)) is None
 
     running(new_store, case)

@@ -121,7 +121,13 @@ class Sequence:
 
         Raises: SequenceLostError if the inputs of the steps after these are not kept.
         """
-        done: int = 0 if step == 1 else (yield self._deployment.resume.remote(self.id))  # step 1 starts it anew
+        try:
+            done: int = 0 if step == 1 else (yield self._deployment.resume.remote(self.id))  # step 1 starts it anew
+        except ServeError as error:
+            if error.status is not Status.NOT_FOUND:
+                raise
+            # Ray's error has the replica's traceback in its text.
+            raise SequenceLostError(str(getattr(error, "cause", error))) from None
         if done < self._kept[0][0] - 1:
             raise SequenceLostError(
                 f"sequence {self.id!r} has lost its steps from {done + 1} on: its replica died, "

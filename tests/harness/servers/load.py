@@ -19,8 +19,9 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, Self
 
 import numpy as np
@@ -97,7 +98,7 @@ class Record:
 
 
 class Client:
-    """tritonclient for asyncio, through REST or gRPC."""
+    """tritonclient for asyncio, through REST, gRPC, or one stream of gRPC for all inferences (ModelStreamInfer)."""
 
     def __init__(self, interface: str, url: str, connections: int = 64, timeout: float = 60.0) -> None:
         self.rest = interface == "REST"
@@ -105,11 +106,17 @@ class Client:
         self._timeout = {} if self.rest else {"client_timeout": timeout}
         options = {"conn_limit": connections, "conn_timeout": timeout} if self.rest else {}
         self.client = self.triton.InferenceServerClient(url, **options)
+        self._streams, self._seconds = interface == "stream", timeout
+        self._stream: Stream | None = None
 
     async def __aenter__(self) -> Self:
+        if self._streams:
+            self._stream = Stream(self.client, self._seconds)
         return self
 
     async def __aexit__(self, *error: object) -> None:
+        if self._stream:
+            await self._stream.close()
         await self.client.close()
 
     def inputs(self, arrays: Inputs) -> list[Any]:
@@ -122,6 +129,8 @@ class Client:
 
     async def infer(self, model: str, inputs: list[Any], **options: Any) -> Any:
         """Run an inference, and return its result."""
+        if self._stream:
+            return await self._stream.infer(model, inputs, **options)
         return await self.client.infer(model, inputs, **options, **self._timeout)
 
     async def metadata(self, model: str) -> dict[str, Any]:
@@ -134,6 +143,58 @@ class Client:
         response = result.get_response()
         names = [x["name"] for x in response["outputs"]] if self.rest else [x.name for x in response.outputs]
         return {name: result.as_numpy(name) for name in names}
+
+
+class Stream:
+    """A stream of inferences, whose results are matched by the ids of their requests.
+
+    An error ends the stream, since tritonclient does not say to which request it belongs: all inferences that wait
+    raise it, and so do later ones.
+    """
+
+    def __init__(self, client: Any, timeout: float) -> None:
+        self._timeout = timeout
+        self._requests: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
+        self._answers: dict[str, asyncio.Future[Any]] = {}
+        self._numbers = count()
+        self._error: Exception | None = None
+        self._reader = asyncio.create_task(self._read(client.stream_infer(self._sent())))
+
+    async def infer(self, model: str, inputs: list[Any], **options: Any) -> Any:
+        """Run an inference, and return its result."""
+        if self._error:
+            raise self._error
+        number = str(next(self._numbers))
+        answer = self._answers[number] = asyncio.get_running_loop().create_future()
+        self._requests.put_nowait({"model_name": model, "inputs": inputs, "request_id": number, **options})
+        async with asyncio.timeout(self._timeout):
+            return await answer
+
+    async def close(self) -> None:
+        """End the stream, and wait until the server has ended it too."""
+        self._requests.put_nowait(None)
+        async with asyncio.timeout(self._timeout):
+            await self._reader
+
+    async def _sent(self) -> AsyncIterator[dict[str, Any]]:
+        while (request := await self._requests.get()) is not None:
+            yield request
+
+    async def _read(self, results: AsyncIterator[Any]) -> None:
+        """Hand results over to the inferences that wait for them, until the stream ends."""
+        try:
+            async for result, error in results:
+                if error is not None:
+                    raise error
+                answer = self._answers.pop(result.get_response().id)
+                if not answer.done():  # done: its timeout has passed
+                    answer.set_result(result)
+            raise ConnectionResetError("the server has ended the stream")
+        except Exception as error:
+            self._error = error
+        for answer in self._answers.values():
+            if not answer.done():
+                answer.set_exception(self._error)
 
 
 async def drive(client: Client, load: Load) -> list[Record]:
@@ -166,7 +227,7 @@ async def drive(client: Client, load: Load) -> list[Record]:
         try:
             result = await client.infer(load.model, inputs[i][step - load.first], **options)
         except InferenceServerException as error:
-            record.status = str(error.status()).removeprefix("StatusCode.")
+            record.status = str(error.status() or type(error).__name__).removeprefix("StatusCode.")
             record.error = str(error.message())
         except Exception as error:  # of the connection
             record.status, record.error = type(error).__name__, str(error)
@@ -267,7 +328,7 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     found = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     found.add_argument("--url", required=True, help="HOST:PORT")
-    found.add_argument("--interface", choices=("REST", "gRPC"), default="gRPC")
+    found.add_argument("--interface", choices=("REST", "gRPC", "stream"), default="gRPC")
     found.add_argument("--model", required=True)
     found.add_argument("--sequences", type=int, default=64, help="that run side by side (64)")
     found.add_argument("--steps", type=int, default=50, help="of each sequence (50)")
@@ -275,20 +336,6 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--stateless", action="store_true", help="send inferences that belong to no sequence")
     found.add_argument("--first-id", type=int, default=1, help="id of the first sequence (1)")
     found.add_argument("--vocabulary", type=int, default=50, help="tokens of a decoder are less than this (50)")
-    found.add_argument(
-        "--warm-up",
-        type=int,
-        default=0,
-        metavar="STEPS",
-        help="steps of each sequence before those that are measured, in a closed loop (0)",
-    )
-    found.add_argument(
-        "--sample",
-        type=int,
-        default=0,
-        metavar="N",
-        help="print the first output of the last step of N sequences as well",
-    )
     found.add_argument("--seed", type=int, default=0, help="of the times at which inferences are due")
     return found
 
@@ -303,25 +350,11 @@ async def measured(options: argparse.Namespace) -> dict[str, Any]:
             options.steps,
             options.rate,
             not options.stateless,
-            options.warm_up,
             first_id=options.first_id,
             seed=options.seed,
-            keep=lambda sequence, step: sequence < options.sample and step == options.warm_up + options.steps - 1,
-        )
-        before = (
-            await drive(client, replace(load, steps=options.warm_up, rate=None, first=0, ends=False))
-            if options.warm_up
-            else []
         )
         records = await drive(client, load)
-    found = summary(records)
-    if before:  # the time until the last sequence has its first answer: prompts of decoders are in it
-        found["start_ms"] = round(1e3 * max(record.end for record in before if record.step == 0), 3)
-    if options.sample:
-        kept = sorted((record for record in records if record.outputs), key=lambda record: record.sequence)
-        found["sample"] = [next(iter(record.outputs.values())).ravel().astype(float).tolist() for record in kept]
-    found["messages"] = sorted({record.error for record in (*before, *records) if record.error})[:10]
-    return found
+    return summary(records) | {"messages": sorted({record.error for record in records if record.error})[:10]}
 
 
 def main() -> None:

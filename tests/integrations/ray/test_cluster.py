@@ -22,7 +22,7 @@ from ray.cluster_utils import Cluster
 from tritonclient.utils import InferenceServerException
 
 import ovgpu as ov
-from ovgpu.integrations.ray.models import SharedModel
+from ovgpu.integrations.ray.models import SharedModel, digest
 from tests.batching import nets
 from tests.batching.test_dynamic_batcher import perceptron as scored
 from tests.harness.ir import Net
@@ -417,6 +417,28 @@ def client_of(store: RedisServer) -> Iterator[Any]:
         client.close()
 
 
+@pytest.mark.long
+def test_states_of_another_model_are_refused(port: int, store: RedisServer) -> None:
+    with served(port, ov.ray.share(nets.sums()), num_replicas=1, store=store.url) as app:
+        (client,) = run(app, 1, 3)
+        app.scale(ov.ray.share(nets.sums(initial=0.75)), 1, store=store.url)
+        with pytest.raises(ov.ray.SequenceLostError, match="has other files than the one that computed its state"):
+            run(app, 1, 1, [client])
+        app.scale(nets.sums(), 1, store=store.url)  # the same model again, in another form
+        run(app, 1, 1, [client])
+
+
+def test_a_digest_is_that_of_the_files(cluster: Cluster, tmp_path: Path) -> None:
+    models = nets.sums(), scored()
+    digests = []
+    for model in models:
+        ov.save_model(model, tmp_path / "model.xml", compress_to_fp16=False)
+        digests.append(digest(tmp_path / "model.xml"))
+        assert digests[-1] == digest(str(tmp_path / "model.xml")) == digest(ov.ray.share(tmp_path / "model.xml"))
+    assert digests[0] != digests[1]
+    assert digest(models[0]) == digest(ov.ray.share(models[0])) == digest(nets.sums()) != digest(models[1])
+
+
 def test_checkpoints_need_a_store() -> None:
     with pytest.raises(ov.Error, match="checkpoints need a store"):
         ov.ray.deployment(nets.sums(), checkpoint_steps=1)
@@ -459,7 +481,7 @@ def test_sequences_over_http(port: int) -> None:
 
 
 def test_http_has_the_limits_token_and_health_of_the_server(port: int, tmp_path: Path) -> None:
-    (tmp_path / "token").write_text("a token of many letters")
+    (tmp_path / "token").write_text("a-token-of-many-letters")
     with served(port, nets.sums(), num_replicas=1, token_file=str(tmp_path / "token"), max_body_mib=1) as app:
 
         def call(method: str, path: str, body: bytes = b"", **headers: str) -> tuple[int, Any]:
@@ -470,7 +492,7 @@ def test_http_has_the_limits_token_and_health_of_the_server(port: int, tmp_path:
             connection.close()
             return response.status, json.loads(content)
 
-        token = {"Authorization": "Bearer a token of many letters"}
+        token = {"Authorization": "Bearer a-token-of-many-letters"}
         infer = "/v2/models/ovgpu/infer"
         assert call("GET", "/v2/health/ready") == (200, {"ready": True})
         assert call("GET", "/v2/models/ovgpu")[0] == 401
