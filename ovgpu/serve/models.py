@@ -161,7 +161,7 @@ class Models:
             for files in found.versions:
                 number = str(files.version)
                 if number not in self.served.get(name, ()):
-                    reason = self._failed.get((name, files.version), found.error or "loading")
+                    reason = self._failed.get((name, files.version)) or self._failed.get((name, 0), "loading")
                     rows.append((name, number, "UNAVAILABLE", "unloaded" if name in self._unloaded else reason))
         return sorted(rows)
 
@@ -267,10 +267,11 @@ class Models:
 
     def _is_sound(self, name: str, found: ServedFiles) -> bool:
         """Return whether the settings of a model are well-formed. If not, its versions stay as they are."""
+        reason = str(public(Error(found.error)))
         if not found.error:
             self._failed.pop((name, 0), None)
-        elif self._failed.get((name, 0)) != found.error:
-            self._failed[name, 0] = found.error
+        elif self._failed.get((name, 0)) != reason:
+            self._failed[name, 0] = reason
             log.error("model '%s': %s", name, found.error)
         return not found.error
 

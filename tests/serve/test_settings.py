@@ -263,6 +263,7 @@ def test_properties_are_added_to_those_of_the_server(tmp_path: Path) -> None:
             "default_model_filename is 'net.xml', and the model's",
         ),
         ("version_policy { specific { versions: 7 } }", "none of the versions"),
+        ('name: "%s/name"', "name is"),
         (WARM_UP % 'input_data_file: "nothing"', "the inference 'w' of the warm-up has failed"),
         (WARM_UP.replace('key: "x"', 'key: "z"') % "zero_data: true", "the model has no input 'z'"),
     ],
@@ -271,7 +272,7 @@ def test_settings_that_do_not_fit_the_model(tmp_path: Path, text: str, error: st
     """The model is not loaded. The reason has no paths; the other models are served."""
     write(tmp_path, adding(1), "add")
     write(tmp_path, adding(2), "other")
-    put(tmp_path, text, "config.pbtxt")
+    put(tmp_path, text.replace("%s", str(tmp_path)), "config.pbtxt")
     with serving(tmp_path) as server, server.client("REST") as client:
         assert value(client, model="other") == 3
         assert not client.client.is_server_ready()
