@@ -105,12 +105,12 @@ class OpenSequences(SequenceTable[Key, ClientSequence]):
 
     async def sweep(self) -> None:
         """End sequences that are idle, save those for which it is time, and keep the others in the store."""
-        for key, sequence in self.idle():
-            log.info("sequence %r of model '%s' ends after %d idle seconds", key[1], key[0], self._idle)
-            async with sequence.turn:
-                if not sequence.users and sequence.handle is not None:  # none has come while this waited
+        for key, _ in self.idle():
+            async with self.turn(key, ClientSequence) as sequence:
+                is_idle = sequence.users == 1 and self._clock() - sequence.used > self._idle
+                if is_idle and sequence.handle is not None:
+                    log.info("sequence %r of model '%s' ends after %d idle seconds", key[1], key[0], self._idle)
                     await self._end(key, sequence, None)
-                    self.forget(key, sequence)
         for key, sequence in self.all():
             if self._is_old(sequence):
                 async with self.turn(key, ClientSequence) as current:
@@ -121,6 +121,11 @@ class OpenSequences(SequenceTable[Key, ClientSequence]):
             self._touched = now
             with suppress(StoreError):  # logged by the store
                 await self._store.touch((key, found.epoch) for key, found in self.all() if found.handle is not None)
+
+    def _check_open(self) -> None:
+        """Raise ServeError for a step that has waited until the server was stopping."""
+        if self._is_closing:
+            raise ServeError(Status.UNAVAILABLE, "the server is stopping", 1)
 
     # ---- steps
 
@@ -227,6 +232,7 @@ class OpenSequences(SequenceTable[Key, ClientSequence]):
         return await _whole(self._take(key, sequence))
 
     async def _start(self, key: Key, sequence: ClientSequence, step: SequenceStep, version: Version) -> None:
+        self._check_open()
         strict = step.strict
         epoch = None if strict and sequence.handle is not None else await self._store.start(key, anew=not strict)
         if epoch is None:
@@ -260,8 +266,7 @@ class OpenSequences(SequenceTable[Key, ClientSequence]):
 
         Raises: ServeError if its version, or the files of that, are not there; BatchFullError.
         """
-        if self._is_closing:
-            raise ServeError(Status.UNAVAILABLE, "the server is stopping", 1)
+        self._check_open()
         taken = await self._store.take(key)
         if taken is None or taken.checkpoint.state is None:
             return None if taken is None else taken.checkpoint
