@@ -24,7 +24,7 @@ from redis.exceptions import ConnectionError, RedisError
 
 from ovgpu.errors import Error
 from ovgpu.serve.states import UNREADABLE, decode, encode
-from ovgpu.serve.store import Checkpoint, HeldElsewhereError, Key, SequenceStore, StoreError, Taken
+from ovgpu.serve.store import Checkpoint, HeldElsewhereError, Key, SequenceStore, StoreAwayError, StoreError, Taken
 
 log = logging.getLogger(__name__)
 
@@ -283,7 +283,7 @@ class RedisStore(SequenceStore):
                 yield
         except (RedisError, OSError, TimeoutError) as error:
             reason = str(error) or "it does not answer in time"
-            raise StoreError(f"the store of sequences at {self.address} is not available: {reason}") from None
+            raise StoreAwayError(f"the store of sequences at {self.address} is not available: {reason}") from None
 
     # ---- lease and messages
 

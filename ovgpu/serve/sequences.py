@@ -19,7 +19,7 @@ from ovgpu.serve.errors import ServeError, Status
 from ovgpu.serve.models import Version
 from ovgpu.serve.protocol import SequenceId, SequenceStep
 from ovgpu.serve.sequence_table import SequenceTable
-from ovgpu.serve.store import Answer, Checkpoint, Key, MemoryStore, SequenceStore, StoreError
+from ovgpu.serve.store import Answer, Checkpoint, Key, MemoryStore, SequenceStore, StoreAwayError, StoreError
 
 log = logging.getLogger(__name__)
 
@@ -78,13 +78,15 @@ class OpenSequences(SequenceTable[Key, ClientSequence]):
 
     async def close(self) -> int:
         """End all sequences, or give them to the store. Return the number of those that could not be saved."""
-        lost, self._is_closing = 0, True
+        lost, self._is_closing, away = 0, True, None
         for key, sequence in self.all():
             if self._store.is_shared and sequence.handle is not None:
                 try:
+                    if away is not None:  # each attempt would take seconds
+                        raise away
                     await self._store.release(key, sequence.epoch, await sequence.checkpoint())
                 except Exception as error:
-                    lost += 1
+                    lost, away = lost + 1, error if isinstance(error, StoreAwayError) else None
                     log.error("sequence %r of model '%s' is not saved: %s", key[1], key[0], error)
             self.forget(key, sequence)
             with suppress(Exception):
