@@ -398,7 +398,7 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: py
     [
         ({"state_dir": "states", "state_store": "redis://localhost"}, "exclude each other"),
         ({"checkpoints": EACH}, "checkpoints need --state-dir or --state-store"),
-        ({"checkpoints": Checkpoints(-1, 1.0), "state_dir": "states"}, "are not negative"),
+        ({"checkpoints": Checkpoints(-1, 1.0), "state_dir": "states"}, "must not be negative"),
     ],
 )
 def test_options_that_make_no_sense(tmp_path: Path, options: dict[str, Any], text: str) -> None:
