@@ -24,7 +24,7 @@ from redis.exceptions import ConnectionError, RedisError
 
 from ovgpu.errors import Error
 from ovgpu.serve.states import UNREADABLE, decode, encode
-from ovgpu.serve.store import Checkpoint, HeldElsewhereError, Key, SequenceStore, StoreError, Taken
+from ovgpu.serve.store import Checkpoint, HeldElsewhereError, Key, SequenceStore, StoreAwayError, StoreError, Taken
 
 log = logging.getLogger(__name__)
 
@@ -257,12 +257,17 @@ class RedisStore(SequenceStore):
         return epoch
 
     async def _changed(self, key: Key, epoch: int, change: str, checkpoint: Checkpoint | None = None) -> bool:
-        if checkpoint is None:
-            return bool(await self._run(CHANGE, key, epoch, change))
-        data, name = await asyncio.to_thread(encode, key, checkpoint), self._name("checkpoint", uuid4().hex)
-        async with self._commands():  # not in the script, which would copy it several times
-            await self._client.set(name, data, px=self._ttl)
-        return bool(await self._run(CHANGE, key, epoch, change, name))
+        """Make a change of the script `CHANGE`. Return False if the epoch is over."""
+        name = []
+        if checkpoint is not None:
+            data = await asyncio.to_thread(encode, key, checkpoint)
+            name.append(self._name("checkpoint", uuid4().hex))
+            async with self._commands():  # not in the script, which would copy it several times
+                await self._client.set(name[0], data, px=self._ttl)
+        if await self._run(CHANGE, key, epoch, change, *name):
+            return True
+        self._checked.pop(key, None)
+        return False
 
     async def _run(self, script: str, key: Key | None, *arguments: Any) -> Any:
         common = self._prefix, self._owner, self._ttl, round(1000 * self._lease)
@@ -278,7 +283,7 @@ class RedisStore(SequenceStore):
                 yield
         except (RedisError, OSError, TimeoutError) as error:
             reason = str(error) or "it does not answer in time"
-            raise StoreError(f"the store of sequences at {self.address} is not available: {reason}") from None
+            raise StoreAwayError(f"the store of sequences at {self.address} is not available: {reason}") from None
 
     # ---- lease and messages
 

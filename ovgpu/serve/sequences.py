@@ -19,7 +19,7 @@ from ovgpu.serve.errors import ServeError, Status
 from ovgpu.serve.models import Version
 from ovgpu.serve.protocol import SequenceId, SequenceStep
 from ovgpu.serve.sequence_table import SequenceTable
-from ovgpu.serve.store import Answer, Checkpoint, Key, MemoryStore, SequenceStore, StoreError
+from ovgpu.serve.store import Answer, Checkpoint, Key, MemoryStore, SequenceStore, StoreAwayError, StoreError
 
 log = logging.getLogger(__name__)
 
@@ -78,13 +78,15 @@ class OpenSequences(SequenceTable[Key, ClientSequence]):
 
     async def close(self) -> int:
         """End all sequences, or give them to the store. Return the number of those that could not be saved."""
-        lost, self._is_closing = 0, True
+        lost, self._is_closing, away = 0, True, None
         for key, sequence in self.all():
             if self._store.is_shared and sequence.handle is not None:
                 try:
+                    if away is not None:  # each attempt would take seconds
+                        raise away
                     await self._store.release(key, sequence.epoch, await sequence.checkpoint())
                 except Exception as error:
-                    lost += 1
+                    lost, away = lost + 1, error if isinstance(error, StoreAwayError) else None
                     log.error("sequence %r of model '%s' is not saved: %s", key[1], key[0], error)
             self.forget(key, sequence)
             with suppress(Exception):
@@ -105,14 +107,12 @@ class OpenSequences(SequenceTable[Key, ClientSequence]):
 
     async def sweep(self) -> None:
         """End sequences that are idle, save those for which it is time, and keep the others in the store."""
-        for key, sequence in self.idle():
-            log.info(
-                "sequence %r of model '%s' ends after %g idle seconds", key[1], key[0], self.idle_seconds(sequence)
-            )
-            async with sequence.turn:
-                if not sequence.users and sequence.handle is not None:  # none has come while this waited
+        for key, _ in self.idle():
+            async with self.turn(key, ClientSequence) as sequence:
+                seconds = self.idle_seconds(sequence)
+                if sequence.handle is not None and sequence.users == 1 and self._clock() - sequence.used > seconds:
+                    log.info("sequence %r of model '%s' ends after %g idle seconds", key[1], key[0], seconds)
                     await self._end(key, sequence, None)
-                    self.forget(key, sequence)
         for key, sequence in self.all():
             if self._is_old(sequence):
                 async with self.turn(key, ClientSequence) as current:
@@ -127,6 +127,11 @@ class OpenSequences(SequenceTable[Key, ClientSequence]):
     def idle_seconds(self, sequence: ClientSequence) -> float:
         own = None if sequence.handle is None else sequence.version.idle_seconds
         return self._idle if own is None else own
+
+    def _check_open(self) -> None:
+        """Raise ServeError for a step that has waited until the server was stopping."""
+        if self._is_closing:
+            raise ServeError(Status.UNAVAILABLE, "the server is stopping", 1)
 
     # ---- steps
 
@@ -233,6 +238,7 @@ class OpenSequences(SequenceTable[Key, ClientSequence]):
         return await _whole(self._take(key, sequence))
 
     async def _start(self, key: Key, sequence: ClientSequence, step: SequenceStep, version: Version) -> None:
+        self._check_open()
         sequence.check_quota()
         strict = step.strict
         epoch = None if strict and sequence.handle is not None else await self._store.start(key, anew=not strict)
@@ -268,8 +274,7 @@ class OpenSequences(SequenceTable[Key, ClientSequence]):
 
         Raises: ServeError if its version, or the files of that, are not there; BatchFullError.
         """
-        if self._is_closing:
-            raise ServeError(Status.UNAVAILABLE, "the server is stopping", 1)
+        self._check_open()
         taken = await self._store.take(key)
         if taken is None or taken.checkpoint.state is None:
             return None if taken is None else taken.checkpoint

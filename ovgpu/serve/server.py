@@ -377,7 +377,7 @@ def _check_numbers(options: ServerOptions) -> None:
     if options.checkpoints and not (options.state_dir or options.state_store):
         raise Error("checkpoints need --state-dir or --state-store")
     if options.checkpoints.steps < 0 or options.checkpoints.seconds < 0:
-        raise Error("--checkpoint-steps and --checkpoint-seconds are not negative")
+        raise Error("--checkpoint-steps and --checkpoint-seconds must not be negative")
     engine = options.engine
     for name, value in (
         ("max-queue", options.max_queue),

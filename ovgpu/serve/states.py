@@ -115,10 +115,15 @@ class FolderStore(MemoryStore):
             raise Error(f"states cannot be saved in {folder}: {error}") from None
 
     async def saved(self) -> list[tuple[Key, str]]:
-        """Return (key, version) of the sequences of all files. Files that cannot be read are logged."""
+        """Return (key, version) of the sequences of all files. Files that cannot be read are logged.
+
+        Files that a server was writing when it was killed are deleted.
+        """
         return await asyncio.to_thread(self._saved)
 
     def _saved(self) -> list[tuple[Key, str]]:
+        for unfinished in self._folder.glob(".*.sequence.*"):  # of `replacing`, by a server that was killed
+            unfinished.unlink(missing_ok=True)
         found = []
         for file in sorted(self._folder.glob("*.sequence")):
             try:

@@ -33,6 +33,10 @@ class StoreError(ServeError):
         super().__init__(Status.UNAVAILABLE, message, 1)
 
 
+class StoreAwayError(StoreError):
+    """Error of a store that cannot be reached."""
+
+
 @dataclass(frozen=True)
 class Answer:
     """Last step of a sequence, if it had a number: a digest of its inputs, and its outputs."""

@@ -242,6 +242,23 @@ def test_other_weights_and_old_versions(tmp_path: Path, store: str) -> None:
         assert step(client, 2, sequence_end=True) == 4
 
 
+def test_a_server_that_stops_without_its_store(tmp_path: Path) -> None:
+    """It tries to reach the store once, not for each sequence. The exit code tells of the loss."""
+    write(tmp_path / "models", sums(), "sums")
+    (tmp_path / "redis").mkdir()
+    with (
+        redis_server(tmp_path / "redis") as redis,
+        process(tmp_path / "models", "--state-store", redis.url) as server,
+        server.client("gRPC") as client,
+    ):
+        for id in range(1, 41):
+            count(client, id, sequence_start=True)
+        redis.hang()
+        assert server.stop() == 1  # within a minute
+        assert any("40 sequences could not be saved" in line for line in server.lines), server.lines
+        redis.resume()
+
+
 # ---- the store is not available
 
 
@@ -381,7 +398,7 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: py
     [
         ({"state_dir": "states", "state_store": "redis://localhost"}, "exclude each other"),
         ({"checkpoints": EACH}, "checkpoints need --state-dir or --state-store"),
-        ({"checkpoints": Checkpoints(-1, 1.0), "state_dir": "states"}, "are not negative"),
+        ({"checkpoints": Checkpoints(-1, 1.0), "state_dir": "states"}, "must not be negative"),
     ],
 )
 def test_options_that_make_no_sense(tmp_path: Path, options: dict[str, Any], text: str) -> None:

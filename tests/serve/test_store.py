@@ -443,6 +443,7 @@ def test_a_folder_keeps_what_cannot_be_replaced(tmp_path: Path, monkeypatch: pyt
             with pytest.raises(StoreError, match="the state of the sequence cannot be saved"):
                 await folder.save(KEY, epoch, checkpoint(2))
         again = FolderStore(tmp_path, IDLE)
+        (tmp_path / f".{'0' * 32}.sequence.0123abcd").write_bytes(b"the beginning of a file")
         assert await again.saved() == [(KEY, "1")]
         assert steps_of(await again.take(KEY)) == 1
         assert [file.suffix for file in tmp_path.iterdir()] == [".sequence"]

@@ -67,7 +67,7 @@ def digest(model: Any) -> str:
             serialize(model, Path(folder) / "model.xml")
             return digest(Path(folder) / "model.xml")
     else:
-        path = model_file(Path(model))
+        path = Path(model) if is_other_format(model) else model_file(Path(model))
         parts = [np.memmap(file, np.uint8, "r") for file in (path, path.with_suffix(".bin")) if _has_bytes(file)]
     return sha256(b"".join([sha256(part).digest() for part in parts])).hexdigest()
 

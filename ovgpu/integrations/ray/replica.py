@@ -119,7 +119,7 @@ class ReplicaOptions:
     """Options of replicas; see `deployment`."""
 
     engine: EngineOptions
-    store: str | None
+    store: str | None = field(repr=False)  # may have a password
     checkpoints: Checkpoints
     idle_seconds: float
     token_file: str | None

@@ -584,6 +584,55 @@ def test_a_step_that_is_cancelled_counts_once() -> None:
     running(scenario)
 
 
+def test_a_step_that_is_cancelled_is_saved_before_it_is_answered() -> None:
+    """A client that repeats a step which was interrupted gets the answer only when no fault can take it back."""
+
+    async def scenario(cluster: Cluster) -> None:
+        service, inputs = cluster.replicas[await cluster.add()].target, {"x": np.ones((1, nets.SIZE), np.float32)}
+        await service.step(inputs, "a", 1)
+        for number in range(2, 40):
+            task = asyncio.create_task(service.step(inputs, "a", number))
+            for _ in range(cluster.rng.randrange(8)):
+                await asyncio.sleep(0)
+            await asyncio.sleep(cluster.rng.choice((0, 0.0005, 0.001, 0.002)))
+            task.cancel()
+            await asyncio.wait([task])
+            found, saved = await service.step(inputs, "a", number)
+            assert found["steps"].tolist() == [number] == [saved]
+            (checkpoint,) = cluster.checkpoints()
+            assert checkpoint.steps == checkpoint.answer.number == number
+            assert checkpoint.state["n"].data.tolist() == [number]
+
+    running(scenario, checkpoint_steps=1)
+
+
+@pytest.mark.parametrize("sweep_first", [True, False])
+def test_an_idle_sequence_that_gets_a_step(sweep_first: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The step comes while the sequence ends, or just before."""
+
+    async def scenario(cluster: Cluster) -> None:
+        service, inputs = cluster.replicas[await cluster.add()].target, {"x": np.ones((1, nets.SIZE), np.float32)}
+        sequences = service.sequences
+        end = sequences._store.end
+
+        async def slow_end(*arguments: Any) -> None:
+            await asyncio.sleep(0.05)
+            await end(*arguments)
+
+        monkeypatch.setattr(sequences._store, "end", slow_end)
+        await service.step(inputs, "a", 1)
+        ((_, sequence),) = sequences.all()
+        sequence.used -= 2 * IDLE
+        number = 1 if sweep_first else 2  # a sequence that ends can only start anew
+        work = [sequences.sweep(), service.step(inputs, "a", number)]
+        _, (found, _) = await asyncio.gather(*work) if sweep_first else (await asyncio.gather(*work[::-1]))[::-1]
+        assert found["steps"].tolist() == [number]
+        assert len(sequences) == len(sequences.all()) == 1
+        assert (await service.step(inputs, "a", number + 1))[0]["steps"].tolist() == [number + 1]
+
+    running(scenario)
+
+
 def test_a_failing_step_changes_nothing() -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.add()
