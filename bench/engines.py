@@ -56,6 +56,8 @@ def compile_model(engine: str, xml: Path | bytes, weights: bytes | None = None, 
         import openvino as ov
 
         device, config = "CPU", OPENVINO_F32
+        # Arrays are converted once here, before threads make inferences.
+        ov.Tensor(np.zeros(1))
     else:
         raise ValueError(f"no such engine: {engine}")
     core = ov.Core()

@@ -29,6 +29,8 @@ class Naive(services.GRPCInferenceServiceServicer):  # type: ignore[misc]
     """Inferences of sequences of the models in a repository."""
 
     def __init__(self, folder: Path) -> None:
+        # Arrays are converted once here, before threads make inferences.
+        ov.Tensor(np.zeros(1))
         core = ov.Core()
         self.models = {x.parts[-3]: core.compile_model(x, "CPU", CONFIG) for x in folder.glob("*/1/model.xml")}
         self.requests: dict[tuple[str, int], Any] = {}

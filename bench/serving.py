@@ -475,33 +475,39 @@ def publish(options: Any, size: Size, result: dict[str, Any], counts: dict[str, 
                 [kind, interface, f"{float(rate):,.0f}", *cells(found, partial(latency, rate=rate))]
                 for rate, found in rates.items()
             ]
-    parts = [
-        "Microseconds of processor time of the server per step, of user and system and of all its processes, in the "
-        "closed loop. The naive server is `bench/naive.py`:",
-        table(["Model", "Sequences", "Interface", *heads, *peers], processor),
-        "Latency of a step in milliseconds, median / 99th percentile, in an open loop:",
-        table(["Model", "Interface", "Steps/s", *heads], latencies),
-        f"Seconds until {size.sequences} sequences that start at the same time all have their first answer (the "
-        f"decoder's have prompts of 1 to 32 tokens):",
-        table(["Model", "Interface", *heads], starts),
-    ]
-    if counts:
-        parts += [
+    sections = [
+        (
+            "Microseconds of processor time of the server per step (user and system, all its processes), in the closed "
+            "loop. The naive server is `bench/naive.py`; stream is ModelStreamInfer, with all sequences on one stream:",
+            ["Model", "Sequences", "Interface", *heads, *peers],
+            processor,
+        ),
+        (
+            "Latency of a step in milliseconds, median / 99th percentile, in an open loop:",
+            ["Model", "Interface", "Steps/s", *heads],
+            latencies,
+        ),
+        (
+            f"Seconds until {size.sequences} sequences that start at the same time all have their first answer (the "
+            f"decoder's have prompts of 1 to 32 tokens):",
+            ["Model", "Interface", *heads],
+            starts,
+        ),
+        (
             f"On a card, for one step of all {size.sequences} sequences (counted on the emulated card, the same "
-            f"over both interfaces; results equal those of single requests):",
-            table(
-                ["Model", "launches", "graph launches", "kernels", "allocations", "to the card", "to the host"],
+            f"over REST and gRPC; results equal those of single requests):",
+            ["Model", "launches", "graph launches", "kernels", "allocations", "to the card", "to the host"],
+            [
                 [
-                    [
-                        kind,
-                        *(str(c[key]) for key in ("launches", "graph_launches", "kernels", "allocations")),
-                        f"{c['h2d_bytes'] / 1e3:,.1f} kB",
-                        f"{c['d2h_bytes'] / 1e3:,.1f} kB",
-                    ]
-                    for kind, c in counts.items()
-                ],
-            ),
-        ]
+                    kind,
+                    *(str(c[key]) for key in ("launches", "graph_launches", "kernels", "allocations")),
+                    f"{c['h2d_bytes'] / 1e3:,.1f} kB",
+                    f"{c['d2h_bytes'] / 1e3:,.1f} kB",
+                ]
+                for kind, c in counts.items()
+            ],
+        ),
+    ]
     packages = ", ".join(f"{name} {version(name)}" for name in ("tritonclient", "grpcio", "uvicorn", "starlette"))
     if "triton" in HEADS:
         packages += f", Triton of nvidia-pytriton {triton.wheel_version()}"
@@ -513,7 +519,7 @@ def publish(options: Any, size: Size, result: dict[str, Any], counts: dict[str, 
         rows,
         {"device": options.device, "rounds": options.rounds, "models": result, "emulated": counts},
         f"server and clients in processes of their own on the same cores; {packages}",
-        "\n\n".join(parts),
+        "\n\n".join(f"{text}\n\n{table(columns, found)}" for text, columns, found in sections if found),
     )
 
 
