@@ -154,19 +154,17 @@ def _tell(batch: Sequence[Work]) -> None:
 
 
 def report(observer: Observer | None, batch: Sequence[Work], slots: int, started: float) -> None:
-    """Call the observer for a batch that has just ended. Errors of the observer are printed and not raised, because
-    the threads that wait for results have not caused them."""
-    if observer is None or not batch:
-        return
+    """Call the observer for a batch that has just ended."""
+    if observer is not None and batch:
+        waited = tuple([started - work.arrived for work in batch])
+        observe(observer, BatchRun(sum(work.rows for work in batch), slots, waited, time.perf_counter() - started))
+
+
+def observe(observer: Observer, run: BatchRun) -> None:
+    """Call an observer. Its errors are printed and not raised, because those who wait for results have not caused
+    them."""
     try:
-        observer(
-            BatchRun(
-                sum(work.rows for work in batch),
-                slots,
-                tuple([started - work.arrived for work in batch]),
-                time.perf_counter() - started,
-            )
-        )
+        observer(run)
     except Exception:
         sys.excepthook(*sys.exc_info())
 

@@ -16,7 +16,7 @@ from ovgpu._util.unpicklable import Unpicklable
 from ovgpu.api.compiled_model import CompiledModel
 from ovgpu.batching.cache_request import CacheRequest
 from ovgpu.batching.compilation import compile_batched
-from ovgpu.batching.gathering import Gatherer, Observer, Work, begin, complete, report, run
+from ovgpu.batching.gathering import BatchRun, Gatherer, Observer, Work, begin, complete, observe, report, run
 from ovgpu.batching.model import BatchedModel
 from ovgpu.batching.request import BatchRequest
 from ovgpu.batching.row_inputs import RowInputs, RowOutputs
@@ -191,6 +191,10 @@ class BatchedSequence:
         """
         return self._slots.infer(self._entry, inputs)
 
+    def try_infer(self, inputs: Any = None) -> OVDict | None:
+        """Run a step in this thread, as `infer` does, if no other sequence is open; else return None at once."""
+        return self._slots.infer_alone(self._entry, inputs)
+
     def submit(self, inputs: Any = None) -> Future[OVDict]:
         """Submit a step, and return the future of its outputs. A step that is cancelled before it runs is left out."""
         return self._slots.submit(self._entry, inputs)
@@ -298,18 +302,28 @@ class _Slots:
 
     def infer(self, entry: _Entry, inputs: Any) -> OVDict:
         """Run a step, in this thread if the sequence is the only one, else as part of a batch."""
+        alone = self.infer_alone(entry, inputs)
+        return self.submit(entry, inputs).result() if alone is None else alone
+
+    def infer_alone(self, entry: _Entry, inputs: Any) -> OVDict | None:
+        """Run a step in this thread if the sequence is the only one, else return None."""
         request = self.request
-        if request.rows == 1 and self._observer is None and self._forks == forks.count:
-            with self.running:
-                # If nothing has changed since the last `_resize`, no other sequence is open.
-                other = self._changed or entry.initial or entry.steps or entry.closed or request.rows != 1
-                if not (other or self.gatherer.closed):
-                    plain = self.inputs.plain(inputs, False)
-                    if plain is not None:
-                        arrays, shapes = plain
-                        self.inputs.check(shapes)
-                        return request.infer_alone(arrays)
-        return self.submit(entry, inputs).result()
+        if request.rows != 1 or self._forks != forks.count or self.running.locked():
+            return None
+        with self.running:
+            # If nothing has changed since the last `_resize`, no other sequence is open.
+            if self._changed or entry.initial or entry.steps or entry.closed or request.rows != 1:
+                return None
+            plain = None if self.gatherer.closed else self.inputs.plain(inputs, False)
+            if plain is None:
+                return None
+            arrays, shapes = plain
+            self.inputs.check(shapes)
+            started = time.perf_counter()
+            results = request.infer_alone(arrays)
+            if self._observer is not None:
+                observe(self._observer, BatchRun(1, 1, (0.0,), time.perf_counter() - started))
+            return results
 
     def submit(self, entry: _Entry, inputs: Any) -> Future[OVDict]:
         arrays, rows, key = self.inputs.convert(inputs)

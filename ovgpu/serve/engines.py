@@ -32,6 +32,8 @@ from ovgpu.types import Type
 
 log = logging.getLogger(__name__)
 
+QUICK_SECONDS = 0.0005  # of a step that may run on the thread of the event loop, and keep it from other work
+
 Inputs = Mapping[int, Any]
 """Values of inputs by index."""
 
@@ -239,13 +241,14 @@ class SequenceEngine(Engine):
     stateful = True
 
     def __init__(self, model: Any, options: EngineOptions, observer: Observer) -> None:
+        self._pace = Pace(observer)
         self._batcher = SequenceBatcher(
             model,
             options.max_sequences,
             options.device,
             options.properties,
             max_wait_ms=options.max_wait_ms,
-            observer=observer,
+            observer=self._pace,
             decode_strings=None,
         )
         compiled = self._batcher.compiled_model
@@ -259,7 +262,7 @@ class SequenceEngine(Engine):
         self.description = f"up to {options.max_sequences} sequences in a batch on {_devices(compiled)}"
 
     def open(self) -> EngineSequence:
-        return SlotSequence(self._batcher.open())
+        return SlotSequence(self._batcher.open(), self._pace)
 
     def together(self) -> AbstractContextManager[Any]:
         return self._batcher.together()
@@ -297,13 +300,40 @@ class SequenceEngine(Engine):
         self._batcher.close()
 
 
+class Pace:
+    """Observer of batches that keeps the seconds of the last one, and the ``nbytes`` of the inputs of a step in it."""
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+        self.seconds, self.nbytes = 0.0, 0
+
+    def __call__(self, run: BatchRun) -> None:
+        self.seconds = run.computed
+        self._observer(run)
+
+
 class SlotSequence(EngineSequence):
     """Handle of a sequence in a slot of a batch."""
 
-    def __init__(self, sequence: BatchedSequence) -> None:
-        self._sequence = sequence
+    def __init__(self, sequence: BatchedSequence, pace: Pace) -> None:
+        self._sequence, self._pace = sequence, pace
 
     def submit(self, inputs: Inputs) -> Future[Any]:
+        """Submit a step. It runs at once, on this thread, if the sequence is the only one, and the step is expected to
+        take no longer than handing it to the thread of the batches: the last one was quick, and had similar inputs.
+        """
+        pace, nbytes = self._pace, sum([value.nbytes for value in inputs.values()])
+        if pace.seconds < QUICK_SECONDS and nbytes <= 2 * pace.nbytes:
+            future = Future[Any]()
+            try:
+                outputs = self._sequence.try_infer(inputs)
+            except Exception as error:
+                future.set_exception(error)
+                return future
+            if outputs is not None:
+                future.set_result(outputs)
+                return future
+        pace.nbytes = nbytes
         return self._sequence.submit(inputs)
 
     def read(self) -> State:

@@ -159,6 +159,10 @@ async def outputs_of(future: Future[Any], ended: Callable[[], object] | None = N
 
     ``ended`` is called on the thread of the event loop when the inference has ended, also if the task is cancelled.
     """
+    if future.done():  # it has run at once
+        if ended is not None:
+            ended()
+        return future.result().to_tuple()
     # asyncio.wrap_future would make a cycle of references, which keeps the outputs until garbage is collected.
     waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     if isinstance(future, Work):

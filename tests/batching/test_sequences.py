@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import ovgpu as ov
+from ovgpu.batching.gathering import BatchRun
 from ovgpu.batching.request import BatchRequest
 from tests.batching import nets
 
@@ -428,6 +429,31 @@ def test_results_stay_valid_and_apart(make: Any, device: str) -> None:
 
 
 # ---- the only sequence
+
+
+def test_a_step_runs_at_once_only_if_no_other_sequence_is_open(device: str) -> None:
+    model, runs = nets.streaming_lstm(), list[BatchRun]()
+    data = steps(model, 4)
+    wanted = alone(model, data, device)
+    with ov.SequenceBatcher(model, 4, device, max_wait_ms=0, observer=runs.append) as batcher:
+        sequence = batcher.open()
+        assert sequence.try_infer(data[0]) is None  # the first step makes the batch
+        sequence.infer(data[0])
+        outputs = sequence.try_infer(data[1])
+        assert outputs is not None
+        close_to(outputs.to_tuple(), wanted[1])
+        assert [(run.rows, run.slots) for run in runs] == [(1, 1)] * 2 and runs[1].waited == (0.0,)
+        with pytest.raises(RuntimeError):
+            sequence.try_infer({"frame": np.zeros((1, 1), np.float32)})
+        outputs = sequence.try_infer(data[2])
+        assert outputs is not None
+        close_to(outputs.to_tuple(), wanted[2])
+        with batcher.open() as other:
+            assert sequence.try_infer(data[3]) is None and other.try_infer(data[0]) is None
+            other.infer(data[0])
+        assert sequence.try_infer(data[3]) is None  # the batch still has two slots
+        close_to(sequence.infer(data[3]).to_tuple(), wanted[3])
+    assert len(runs) == 5
 
 
 def test_steps_of_the_only_sequence_run_in_the_thread_that_calls(device: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,10 @@ import pytest
 from tritonclient.utils import InferenceServerException
 
 import ovgpu as ov
-from ovgpu.serve import sequences
-from ovgpu.serve.engines import Engine, EngineOptions, EngineSequence, open_engine
+from ovgpu.batching.gathering import BatchRun
+from ovgpu.batching.request import BatchRequest
+from ovgpu.serve import engines, sequences
+from ovgpu.serve.engines import Engine, EngineOptions, EngineSequence, Pace, SlotSequence, open_engine
 from tests.batching.nets import SIZE, iterated, streaming_lstm, sums
 from tests.harness.models.transformer import Sizes, llama
 from tests.harness.servers.serving import INTERFACES, SECONDS, Client, Inputs, Serving, fails, serving, write
@@ -404,3 +406,64 @@ def test_decoders_need_no_beams(repository: Path, interface: str, batching: bool
         with server.client("REST") as rest:
             config = rest.client.get_model_config("decoder")
     assert [port["name"] for port in config["input"] if port.get("optional")] == ["beam_idx"]
+
+
+class Slot:
+    """Sequence of a batch that notes how its steps are run."""
+
+    def __init__(self, alone: bool, error: Exception | None = None) -> None:
+        self.alone, self.error, self.ways = alone, error, list[str]()
+
+    def try_infer(self, inputs: Any) -> Any:
+        self.ways.append("tried")
+        if self.error is not None:
+            raise self.error
+        return "outputs" if self.alone else None
+
+    def submit(self, inputs: Any) -> Any:
+        self.ways.append("submitted")
+        return Future[Any]()
+
+
+def test_quick_steps_of_the_only_sequence_run_at_once() -> None:
+    """A step whose inputs are more than twice as large as those of the last one may take long."""
+    runs = list[BatchRun]()
+    for seconds, sizes, alone, wanted in (
+        (0.0001, (4, 4, 8, 17), True, ["submitted", "tried", "tried", "submitted"]),
+        (0.0001, (4, 4), False, ["submitted", "tried", "submitted"]),
+        (0.001, (4, 4), True, ["submitted", "submitted"]),
+    ):
+        slot, pace = Slot(alone), Pace(runs.append)
+        pace(BatchRun(1, 1, (0.0,), seconds))
+        sequence = SlotSequence(slot, pace)  # type: ignore[arg-type]
+        futures = [sequence.submit({0: np.zeros(size, np.float32)}) for size in sizes]
+        assert slot.ways == wanted
+        assert [future.done() for future in futures] == [alone and way == "tried" for way in wanted][: len(sizes)]
+    assert len(runs) == 3
+    slot = Slot(True, ValueError("wrong"))
+    pace.seconds = 0.0
+    failed = SlotSequence(slot, pace).submit({0: np.zeros(4, np.float32)})  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="wrong"):
+        failed.result()
+
+
+def test_steps_of_the_only_sequence_run_on_the_thread_of_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads, infer = list[int](), BatchRequest.infer_alone
+
+    def watched(self: BatchRequest, inputs: Any) -> Any:
+        threads.append(threading.get_ident())
+        return infer(self, inputs)
+
+    monkeypatch.setattr(BatchRequest, "infer_alone", watched)
+    monkeypatch.setattr(engines, "QUICK_SECONDS", 60)
+    write(tmp_path, sums(), "sums")
+    with serving(tmp_path) as server:
+        for interface in INTERFACES:
+            with server.client(interface) as client:
+                for step in range(4):
+                    flags = {"sequence_start": step == 0, "sequence_end": step == 3}
+                    result = client.infer("sums", {"x": X}, sequence_id=7, **flags)
+                    assert result["steps"].item() == step + 1
+        assert threads == [server.thread.ident] * 6
