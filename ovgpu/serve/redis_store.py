@@ -72,11 +72,14 @@ end
 START = (
     COMMON
     + """
-local anew = ARGV[5]
+local anew = ARGV[6]
 local was = redis.call('HMGET', record, 'owner', 'epoch', 'ended', 'checkpoint')
 local held = elsewhere(was[1])
 if anew == '' and was[2] and not was[3] and (held or was[4]) then return false end
-if held then ask(was[1], was[2]) end
+if held then
+    if ARGV[5] ~= '' then ask(was[1], was[2]) end
+    return 'elsewhere'
+end
 redis.call('DEL', record)
 forget(was[4])
 return own(was[2])
@@ -190,10 +193,12 @@ class RedisStore(SequenceStore):
                 log.warning("%s", error)
         await self._client.aclose()
 
-    async def start(self, key: Key, anew: bool = True) -> int | None:
+    async def _begin(self, key: Key, ask: bool, anew: bool) -> int | None:
         await self._ensure_lease()
-        epoch = await self._run(START, key, "1" if anew else "")
-        return None if epoch is None else self._confirmed(key, int(epoch))
+        answer = await self._run(START, key, "1" if ask else "", "1" if anew else "")
+        if answer == b"elsewhere":
+            raise HeldElsewhereError
+        return None if answer is None else self._confirmed(key, int(answer))
 
     async def _claim(self, key: Key, ask: bool) -> Taken | None:
         await self._ensure_lease()

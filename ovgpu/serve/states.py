@@ -133,8 +133,8 @@ class FolderStore(MemoryStore):
                 log.error("%s is no saved sequence: %s", file, error)
         return found
 
-    async def start(self, key: Key, anew: bool = True) -> int | None:
-        epoch = await super().start(key, anew)
+    async def _begin(self, key: Key, ask: bool, anew: bool) -> int | None:
+        epoch = await super()._begin(key, ask, anew)
         await self._change(self._remove, key)
         return epoch
 
@@ -149,7 +149,7 @@ class FolderStore(MemoryStore):
         except UNREADABLE as error:
             log.error("sequence %r of model '%s' cannot be read: %s", key[1], key[0], error)
             return None
-        epoch = await super().start(key)
+        epoch = await super()._begin(key, ask, True)
         assert epoch is not None
         return Taken(epoch, checkpoint)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from ovgpu.serve.engines import State
 from ovgpu.serve.errors import ServeError, Status
 from ovgpu.serve.protocol import SequenceId
 
+T = TypeVar("T")
 Key = tuple[str, SequenceId]
 """Name of a model, and id of one of its sequences."""
 
@@ -97,31 +98,40 @@ class SequenceStore(ABC):
         """Return (key, version) of the sequences that the server is to take when it starts."""
         return []
 
-    @abstractmethod
     async def start(self, key: Key, anew: bool = True) -> int | None:
         """Make this server the owner of a sequence that starts, and return the epoch.
 
-        If the sequence is open, its state is forgotten, and its server drops it. Without ``anew``, it stays as it is,
-        and the result is None.
+        If the sequence is open, a server that has it, and is alive, gives it up, and its state is forgotten. Without
+        ``anew``, it stays as it is, and the result is None. Raises: StoreError if the server does not answer in time.
         """
+        return await self._asking(key, lambda ask: self._begin(key, ask, anew))
 
     async def take(self, key: Key) -> Taken | None:
         """Make this server the owner of an open sequence, and return it. None if it is not open, or has no checkpoint.
 
         A server that has the sequence, and is alive, hands it over. Raises: StoreError if it does not do so in time.
         """
+        return await self._asking(key, lambda ask: self._claim(key, ask))
+
+    @staticmethod
+    async def _asking(key: Key, call: Callable[[bool], Awaitable[T]]) -> T:
+        """Make a call until no other server has the sequence. The argument says when to ask for it there."""
         give_up, asked, pause = time.monotonic() + PATIENCE_SECONDS, 0.0, FIRST_PAUSE
         while True:
             now = time.monotonic()
             ask = now - asked > ASK_SECONDS
             try:
-                return await self._claim(key, ask)
+                return await call(ask)
             except HeldElsewhereError:
                 if now > give_up:
                     raise StoreError(f"sequence {key[1]!r} is on another server, which does not hand it over") from None
             asked = now if ask else asked
             await asyncio.sleep(pause)
             pause = min(2 * pause, LAST_PAUSE)
+
+    @abstractmethod
+    async def _begin(self, key: Key, ask: bool, anew: bool) -> int | None:
+        """Do as `start`, but raise HeldElsewhereError if another server has it. With ``ask``, ask for it there."""
 
     @abstractmethod
     async def _claim(self, key: Key, ask: bool) -> Taken | None:
@@ -175,13 +185,12 @@ class MemoryStore(SequenceStore):
     async def close(self) -> None:
         self._wanted = None
 
-    async def start(self, key: Key, anew: bool = True) -> int | None:
+    async def _begin(self, key: Key, ask: bool, anew: bool) -> int | None:
         entry = self._entry(key)
-        held = entry is not None and self._is_elsewhere(entry)
-        if not anew and entry is not None and not entry.ended and (held or entry.checkpoint is not None):
-            return None
-        if entry is not None and held:
-            self._ask(key, entry)
+        if entry is not None and not entry.ended:
+            if not anew and (entry.checkpoint is not None or self._is_elsewhere(entry)):
+                return None
+            self._check_here(key, entry, ask)
         new = self._entries[key] = _Entry(_next_epoch(entry), self, time.monotonic() + self._idle)
         return new.epoch
 
@@ -189,10 +198,7 @@ class MemoryStore(SequenceStore):
         entry = self._entry(key)
         if entry is None:
             return None
-        if self._is_elsewhere(entry):
-            if ask:
-                self._ask(key, entry)
-            raise HeldElsewhereError
+        self._check_here(key, entry, ask)
         if entry.checkpoint is None:
             return None
         if entry.ended:
@@ -252,10 +258,13 @@ class MemoryStore(SequenceStore):
     def _is_elsewhere(self, entry: _Entry) -> bool:
         return entry.owner is not None and entry.owner is not self and entry.owner._wanted is not None
 
-    @staticmethod
-    def _ask(key: Key, entry: _Entry) -> None:
-        assert entry.owner is not None and entry.owner._wanted is not None
-        entry.owner._wanted(key, entry.epoch)
+    def _check_here(self, key: Key, entry: _Entry, ask: bool) -> None:
+        """Raise HeldElsewhereError if another server has a sequence. With ``ask``, ask for it there."""
+        if self._is_elsewhere(entry):
+            if ask:
+                assert entry.owner is not None and entry.owner._wanted is not None
+                entry.owner._wanted(key, entry.epoch)
+            raise HeldElsewhereError
 
 
 def open_store(url: str, idle: float, prefix: str = "ovgpu") -> SequenceStore:
