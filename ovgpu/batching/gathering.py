@@ -241,6 +241,11 @@ class Gatherer:
                 self._together -= 1
                 self.changed.notify()  # not before: a thread that takes would only wait for the lock
 
+    @property
+    def is_together(self) -> bool:
+        """True while a thread is in a context of `together`."""
+        return self._together > 0
+
     def close(self) -> None:
         """Refuse new work, and hand out waiting work at once."""
         with self.changed:

@@ -306,9 +306,13 @@ class _Slots:
         return self.submit(entry, inputs).result() if alone is None else alone
 
     def infer_alone(self, entry: _Entry, inputs: Any) -> OVDict | None:
-        """Run a step in this thread if the sequence is the only one, else return None."""
+        """Run a step in this thread if the sequence is the only one, else return None.
+
+        It is also None in a context of `together`, which holds the gatherer's lock: the batcher's thread may wait for
+        that while it runs a batch, and this one for the end of the batch.
+        """
         request = self.request
-        if request.rows != 1 or self._forks != forks.count or self.running.locked():
+        if request.rows != 1 or self._forks != forks.count or self.running.locked() or self.gatherer.is_together:
             return None
         with self.running:
             # If nothing has changed since the last `_resize`, no other sequence is open.

@@ -55,7 +55,7 @@ class ClientSequence(OpenSequence):
     unsaved_since: float | None = None  # time of the first step after the last checkpoint
     last: Answer | None = None  # the last step, if it had a number
     undo: Checkpoint | None = None  # the last checkpoint, if steps are undone when they cannot be saved
-    running: Future[Any] | None = None  # the step with a number that was submitted last
+    running: _Running | None = None  # the step that was submitted last
     token: Token | None = None  # of the client that began it, or has it continue on this server
 
     def check_quota(self) -> None:
@@ -86,26 +86,18 @@ class ClientSequence(OpenSequence):
         ``number_digest`` is a digest of the inputs if the step has a number.
         """
         assert self.handle is not None
-        handle = self.handle
-        self.running = future = handle.submit(inputs)
-
-        def count() -> None:
-            if self.handle is handle and not future.cancelled() and future.exception() is None:
-                self.steps += 1
-                self.last = None
-                if number_digest is not None:
-                    self.last = Answer(self.steps, number_digest, future.result().to_tuple())
-                self.unsaved_since = self.unsaved_since or time.monotonic()
-
-        outputs = await outputs_of(future, count)
+        self.running = running = _Running(self, self.handle.submit(inputs), number_digest)
+        outputs = await outputs_of(running.future, running.count)
         self.running = None
         return outputs
 
     async def settled(self) -> None:
-        """Wait until the last step with a number has run, and counts."""
-        if self.running is not None:
+        """Wait until the step that was submitted last has run, and counts."""
+        running = self.running
+        if running is not None:
             with suppress(Exception):  # it may have failed, or was cancelled
-                await outputs_of(self.running)
+                await outputs_of(running.future)
+            running.count()
             self.running = None
 
     async def checkpoint(self) -> Checkpoint:
@@ -118,6 +110,26 @@ class ClientSequence(OpenSequence):
     def saved(self, checkpoint: Checkpoint, undo: bool) -> None:
         """Note that a checkpoint is saved."""
         self.saved_steps, self.unsaved_since, self.undo = checkpoint.steps, None, checkpoint if undo else None
+
+
+class _Running:
+    """Step of a sequence that was submitted. ``digest`` is one of its inputs if it has a number."""
+
+    def __init__(self, sequence: ClientSequence, future: Future[Any], digest: bytes | None) -> None:
+        self.future, self._sequence, self._handle, self._digest = future, sequence, sequence.handle, digest
+        self._is_counted = False
+
+    def count(self) -> None:
+        """Count the step, which has ended, once: whoever learns first that it has ended calls this."""
+        sequence, future = self._sequence, self.future
+        if self._is_counted or sequence.handle is not self._handle or future.cancelled() or future.exception():
+            return
+        self._is_counted = True
+        sequence.steps += 1
+        sequence.last = None
+        if self._digest is not None:
+            sequence.last = Answer(sequence.steps, self._digest, future.result().to_tuple())
+        sequence.unsaved_since = sequence.unsaved_since or time.monotonic()
 
 
 def digest_of(inputs: Inputs) -> bytes:

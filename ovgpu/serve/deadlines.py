@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TypeVar
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 
 class Timer:
@@ -65,7 +68,10 @@ class Deadlines:
         while self._running and not self._is_waiting:
             timer = next(iter(self._running))
             if timer.at <= now:
-                timer.end()
+                try:
+                    timer.end()
+                except Exception:  # the others end nevertheless
+                    log.exception("a timer has failed")
             else:
                 self._is_waiting = True
                 loop.call_at(timer.at, self._end)

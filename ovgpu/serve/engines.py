@@ -301,11 +301,12 @@ class SequenceEngine(Engine):
 
 
 class Pace:
-    """Observer of batches that keeps the seconds of the last one, and the ``nbytes`` of the inputs of a step in it."""
+    """Observer of batches that keeps the seconds of the last one, and the ``shapes`` of the inputs of a step in it."""
 
     def __init__(self, observer: Observer) -> None:
         self._observer = observer
-        self.seconds, self.nbytes = 0.0, 0
+        self.seconds = 0.0
+        self.shapes: list[tuple[int, ...]] | None = None
 
     def __call__(self, run: BatchRun) -> None:
         self.seconds = run.computed
@@ -320,10 +321,10 @@ class SlotSequence(EngineSequence):
 
     def submit(self, inputs: Inputs) -> Future[Any]:
         """Submit a step. It runs at once, on this thread, if the sequence is the only one, and the step is expected to
-        take no longer than handing it to the thread of the batches: the last one was quick, and had similar inputs.
+        take no longer than handing it to the thread of the batches: the last one was quick, and had the same shapes.
         """
-        pace, nbytes = self._pace, sum([value.nbytes for value in inputs.values()])
-        if pace.seconds < QUICK_SECONDS and nbytes <= 2 * pace.nbytes:
+        pace, shapes = self._pace, [np.shape(value) for value in inputs.values()]
+        if pace.seconds < QUICK_SECONDS and shapes == pace.shapes:
             future = Future[Any]()
             try:
                 outputs = self._sequence.try_infer(inputs)
@@ -333,7 +334,7 @@ class SlotSequence(EngineSequence):
             if outputs is not None:
                 future.set_result(outputs)
                 return future
-        pace.nbytes = nbytes
+        pace.shapes = shapes
         return self._sequence.submit(inputs)
 
     def read(self) -> State:

@@ -186,6 +186,7 @@ def _wake_from_thread(waits: list[Wait]) -> None:
 def _wake(waits: list[Wait]) -> None:
     for waiting, ended in waits:
         if ended is not None:
-            ended()
+            with suppress(Exception):  # others wait as well
+                ended()
         if not waiting.done():
             waiting.set_result(None)

@@ -163,13 +163,13 @@ class OpenSequences(SequenceTable[Key, ClientSequence]):
         key = model, step.id
         async with self.turn(key, ClientSequence) as sequence:
             await sequence.settled()
-            ended = await self._ended_before(key, sequence, step)
-            if ended is not None:
+            ended = await self._ended_before(key, sequence, step, version)
+            if ended is not None and not step.start:
                 async with self._find(model, ended.version) as found:
                     if found is None:
                         raise _lost(key, f"its version {ended.version} is not loaded")
                     version = found
-            elif not step.start:
+            elif ended is None and not step.start:
                 version = sequence.version
             inputs, digest = prepare(version), None
             if step.number is not None:
@@ -187,23 +187,31 @@ class OpenSequences(SequenceTable[Key, ClientSequence]):
         done = 0 if step.start else sequence.steps
         if step.number not in (None, done + 1):
             raise _conflict(step, f"cannot follow step {done}")
-        if step.start:
-            await _whole(self._start(key, sequence, step, version))
+        before = sequence.handle
         try:
+            if step.start:
+                await _whole(self._start(key, sequence, step, version))
+            self._check_open()
             return await sequence.run(inputs, digest)
         except BaseException:
-            if step.start:
+            if step.start and sequence.handle is not before:  # it has begun
                 await _whole(self._end(key, sequence, None))
             raise
 
-    async def _ended_before(self, key: Key, sequence: ClientSequence, step: SequenceStep) -> Checkpoint | None:
-        """Return the checkpoint of a sequence that has ended, if its last step is that of ``step``.
+    async def _ended_before(
+        self, key: Key, sequence: ClientSequence, step: SequenceStep, version: Version
+    ) -> Checkpoint | None:
+        """Return the checkpoint of a sequence that has ended, if its last step is that of ``step``, and ran on
+        ``version`` if it was a start.
 
         Else, the sequence is open, or starts. Raises: ServeError for another step of a sequence that is not open.
         """
         if step.start:
-            is_new = step.number is not None and sequence.handle is None
-            return await self._store.ended(key) if is_new else None
+            if step.number is None or sequence.handle is not None:
+                return None
+            last = await self._store.ended(key)
+            is_same = last is not None and last.answer is not None and last.answer.number == step.number
+            return last if last is not None and is_same and last.version == version.number else None
         ended = await self._continued(key, sequence)
         if sequence.handle is None and not (ended and ended.answer and ended.answer.number == step.number):
             raise ServeError(
@@ -247,6 +255,7 @@ class OpenSequences(SequenceTable[Key, ClientSequence]):
         sequence.free()
         try:
             sequence.check_quota()  # others may have begun while the store was asked
+            self._check_open()
             sequence.begin(version, version.engine.open(), epoch)
         except BaseException:
             await self._end(key, sequence, None, epoch)
@@ -293,6 +302,7 @@ class OpenSequences(SequenceTable[Key, ClientSequence]):
                 await asyncio.to_thread(handle.write, taken.checkpoint.state)
                 if not self._checkpoints:  # the next step makes it obsolete
                     await self._store.save(key, taken.epoch, None)
+                self._check_open()
                 sequence.begin(version, handle, taken.epoch)
         except BaseException:
             if handle is not None:
@@ -405,10 +415,16 @@ def _lost(key: Key, reason: str) -> ServeError:
 
 
 async def _whole(work: Coroutine[Any, Any, T]) -> T:
-    """Await a coroutine. If this is cancelled, the coroutine ends nevertheless, before CancelledError is raised."""
-    task = asyncio.ensure_future(work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait([task])
-        raise
+    """Await a coroutine. If this is cancelled, also more than once, the coroutine ends nevertheless, before
+    CancelledError is raised."""
+    task, cancelled = asyncio.ensure_future(work), False
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError:
+            cancelled = True
+    if cancelled:
+        if not task.cancelled():
+            task.exception()  # so that it does not count as forgotten
+        raise asyncio.CancelledError
+    return task.result()

@@ -448,6 +448,8 @@ def test_a_step_runs_at_once_only_if_no_other_sequence_is_open(device: str) -> N
         outputs = sequence.try_infer(data[2])
         assert outputs is not None
         close_to(outputs.to_tuple(), wanted[2])
+        with batcher.together():  # in which it would wait for the batcher's thread, and that for this one
+            assert sequence.try_infer(data[3]) is None
         with batcher.open() as other:
             assert sequence.try_infer(data[3]) is None and other.try_infer(data[0]) is None
             other.infer(data[0])

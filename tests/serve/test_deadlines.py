@@ -109,3 +109,20 @@ def test_a_task_that_others_cancel_is_cancelled(ended: bool) -> None:
             await task
 
     run(main())
+
+
+def test_a_function_that_raises_does_not_stop_other_timers(caplog: pytest.LogCaptureFixture) -> None:
+    ended: list[int] = []
+
+    def fail() -> None:
+        raise OSError("too many open files")
+
+    async def main() -> None:
+        deadlines = Deadlines(0.01)
+        deadlines.start(fail)
+        deadlines.start(lambda: ended.append(1))
+        while not ended:
+            await asyncio.sleep(0.001)
+
+    run(main())
+    assert "too many open files" in caplog.text

@@ -426,23 +426,24 @@ class Slot:
 
 
 def test_quick_steps_of_the_only_sequence_run_at_once() -> None:
-    """A step whose inputs are more than twice as large as those of the last one may take long."""
+    """A step whose inputs have other shapes than those of the last one may take long."""
     runs = list[BatchRun]()
-    for seconds, sizes, alone, wanted in (
-        (0.0001, (4, 4, 8, 17), True, ["submitted", "tried", "tried", "submitted"]),
-        (0.0001, (4, 4), False, ["submitted", "tried", "submitted"]),
-        (0.001, (4, 4), True, ["submitted", "submitted"]),
+    small, large = np.zeros(4, np.float32), np.zeros(9, np.float32)
+    for seconds, values, alone, wanted in (
+        (0.0001, (small, small, [1.0, 2.0, 3.0, 4.0], large), True, ["submitted", "tried", "tried", "submitted"]),
+        (0.0001, (small, small), False, ["submitted", "tried", "submitted"]),
+        (0.001, (small, small), True, ["submitted", "submitted"]),
     ):
         slot, pace = Slot(alone), Pace(runs.append)
         pace(BatchRun(1, 1, (0.0,), seconds))
         sequence = SlotSequence(slot, pace)  # type: ignore[arg-type]
-        futures = [sequence.submit({0: np.zeros(size, np.float32)}) for size in sizes]
+        futures = [sequence.submit({0: value}) for value in values]
         assert slot.ways == wanted
-        assert [future.done() for future in futures] == [alone and way == "tried" for way in wanted][: len(sizes)]
+        assert [future.done() for future in futures] == [alone and way == "tried" for way in wanted][: len(values)]
     assert len(runs) == 3
     slot = Slot(True, ValueError("wrong"))
     pace.seconds = 0.0
-    failed = SlotSequence(slot, pace).submit({0: np.zeros(4, np.float32)})  # type: ignore[arg-type]
+    failed = SlotSequence(slot, pace).submit({0: small})  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="wrong"):
         failed.result()
 
