@@ -106,6 +106,7 @@ class GuardInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
                         data = await self._idle.limit(context.read())
                         if data is grpc.aio.EOF:
                             return
+                        self._authorise(method, context)  # again: the token may have been withdrawn
                         yield _decoded(handler, data)
                 except TimeoutError:
                     text = f"the stream had no inference for {self._idle_seconds:g} seconds"
@@ -140,12 +141,16 @@ class GuardInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
     def _admit(self, method: str, context: Any) -> None:
         """Count a call until it ends. Raise ServeError if no token allows it, or if too many are open."""
-        if self._tokens is not None:
-            self._tokens.authorise(metadata(context).get("authorization", ""), method)
+        self._authorise(method, context)
         if self._calls >= self._max_calls:
             raise ServeError(Status.UNAVAILABLE, f"{self._calls} calls are open already", 1)
         self._calls += 1
         _when_done(self._end)
+
+    def _authorise(self, method: str, context: Any) -> None:
+        """Raise ServeError if no token allows a call."""
+        if self._tokens is not None:
+            self._tokens.authorise(metadata(context).get("authorization", ""), method)
 
     def _end(self, task: asyncio.Task[Any]) -> None:
         self._calls -= 1

@@ -290,6 +290,7 @@ class Models:
         """Load and warm up a version. Errors are logged and raised."""
         log.info("loading version %d of model '%s'", files.version, files.name)
         statistics, options = Statistics(), options or LoadOptions()
+        engine: Engine | None = None
         try:
             engine = await asyncio.to_thread(self._opened, files, statistics, options)
             digest = await asyncio.to_thread(files.digest) if self._digests and engine.stateful else ""
@@ -303,14 +304,12 @@ class Models:
                 digest,
                 settings.idle_seconds if options.idle_seconds is None else options.idle_seconds,
             )
-            try:
-                settings.check(files.path.name, engine)
-                options.check(version)
-            except Error:
-                version.retire()
-                raise
+            settings.check(files.path.name, engine)
+            options.check(version)
         except Exception as error:
             log.error("version %d of model '%s' was not loaded: %s", files.version, files.name, error)
+            if engine is not None:
+                await asyncio.to_thread(engine.close)
             raise
         log.info("version %d of model '%s' is ready: %s", files.version, files.name, engine.description)
         return version
@@ -331,20 +330,25 @@ class Models:
                 if isinstance(error, Error) or "properties" not in changes:
                     raise
                 raise Error(str(error).partition(". ")[0]) from None  # of a property that the device lacks
-            samples = files.settings.warm_up
             try:
-                if samples != ():
-                    engine.warm_up()
-            except Error as error:  # zeros may be no valid inputs
-                log.info("model '%s' runs for the first time when a client asks for it: %s", files.name, error)
-            try:
-                for sample in samples or ():
-                    sample.run(engine)
-            except Error:
+                self._warm_up(files, engine)
+            except BaseException:
                 engine.close()
                 raise
         warming = False
         return engine
+
+    @staticmethod
+    def _warm_up(files: ModelFiles, engine: Engine) -> None:
+        """Run inferences of zeros, and those of the settings. Raise Error if one of the latter fails."""
+        samples = files.settings.warm_up
+        if samples != ():
+            try:
+                engine.warm_up()
+            except Error as error:  # zeros may be no valid inputs
+                log.info("model '%s' runs for the first time when a client asks for it: %s", files.name, error)
+        for sample in samples or ():
+            sample.run(engine)
 
     def _retire(self, name: str, number: str = "") -> None:
         """Retire a version of a model, or all of them."""

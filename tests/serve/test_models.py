@@ -21,7 +21,7 @@ from ovgpu._util import short_turns
 from ovgpu.batching.gathering import Observer
 from ovgpu.errors import ModelError
 from ovgpu.serve.engines import Engine, EngineOptions, open_engine
-from ovgpu.serve.repository import Repository
+from ovgpu.serve.repository import ModelFiles, Repository
 from tests.harness.ir import Net
 from tests.harness.servers.serving import INTERFACES, SECONDS, Serving, fails, serving, write
 from tests.serve.wire import Wire
@@ -292,6 +292,30 @@ def test_other_models_have_many_turns_while_one_is_loaded(tmp_path: Path) -> Non
         client.client.load_model("m")
         assert (sys.getswitchinterval(), gc.isenabled()) == before
     assert seen == [(pytest.approx(short_turns.SECONDS), False)] * 2
+
+
+@pytest.mark.parametrize("fault", ["warm-up", "digest"])
+def test_an_engine_is_closed_if_its_version_cannot_be_served(
+    tmp_path: Path, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "models", counting(0), "m")
+    closed = []
+
+    def fail(*arguments: Any) -> Any:
+        raise OSError("no memory, or no file")
+
+    def open_and_watch(path: Path, observer: Observer) -> Engine:
+        engine = open_engine(path, EngineOptions("CPU"), observer)
+        monkeypatch.setattr(engine, "close", lambda close=engine.close: closed.append(close()))
+        if fault == "warm-up":
+            monkeypatch.setattr(engine, "warm_up", fail)
+        return engine
+
+    if fault == "digest":
+        monkeypatch.setattr(ModelFiles, "digest", fail)
+    with serving(tmp_path / "models", opener=open_and_watch, keep_going=True, state_dir=tmp_path / "states") as server:
+        assert "m" in server.server.service.models.failures
+        assert len(closed) == 1
 
 
 @pytest.mark.parametrize("make", [adding, counting], ids=["batches", "sequences"])

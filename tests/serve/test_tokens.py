@@ -296,6 +296,26 @@ def test_tokens_are_read_again(server: Serving, file: Path, caplog: pytest.LogCa
         assert step(client, INFER, 2) == 3
 
 
+def test_a_stream_ends_when_its_token_is_withdrawn(
+    server: Serving, file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    messages = queue.SimpleQueue[bytes | None]()
+    with grpc.insecure_channel(server.grpc) as channel:
+        stream = channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")
+        answers = stream(iter(messages.get, None), metadata=tuple(bearer(INFER).items()), timeout=SECONDS)
+        messages.put(b"")
+        next(answers)
+        file.write_text(f"{ALL}\n")
+        server.server.reload()
+        until(lambda: "tokens: read again" in caplog.text)
+        messages.put(b"")
+        with pytest.raises(grpc.RpcError) as error:
+            next(answers)
+        messages.put(None)
+        assert error.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
 def certificate_of(server: Serving, keys: Path) -> bytes:
     """Return the certificate that REST shows to a new client."""
     context = ssl.create_default_context()
