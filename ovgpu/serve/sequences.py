@@ -164,13 +164,13 @@ class OpenSequences(SequenceTable[Key, ClientSequence]):
         async with self.turn(key, ClientSequence) as sequence:
             await sequence.settled()
             ended = await self._ended_before(key, sequence, step, version)
-            if ended is not None and not step.start:
+            if not step.start and ended is None:
+                version = sequence.version
+            elif not step.start and ended is not None:
                 async with self._find(model, ended.version) as found:
                     if found is None:
                         raise _lost(key, f"its version {ended.version} is not loaded")
                     version = found
-            elif ended is None and not step.start:
-                version = sequence.version
             inputs, digest = prepare(version), None
             if step.number is not None:
                 digest = digest_of(inputs) if _is_small(inputs) else await asyncio.to_thread(digest_of, inputs)
@@ -209,9 +209,8 @@ class OpenSequences(SequenceTable[Key, ClientSequence]):
         if step.start:
             if step.number is None or sequence.handle is not None:
                 return None
-            last = await self._store.ended(key)
-            is_same = last is not None and last.answer is not None and last.answer.number == step.number
-            return last if last is not None and is_same and last.version == version.number else None
+            last, this = await self._store.ended(key), (step.number, version.number)
+            return last if last and last.answer and (last.answer.number, last.version) == this else None
         ended = await self._continued(key, sequence)
         if sequence.handle is None and not (ended and ended.answer and ended.answer.number == step.number):
             raise ServeError(
