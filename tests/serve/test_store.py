@@ -439,3 +439,37 @@ def test_a_folder_keeps_what_cannot_be_replaced(tmp_path: Path, monkeypatch: pyt
         assert [file.suffix for file in tmp_path.iterdir()] == [".sequence"]
 
     asyncio.run(run())
+
+
+def test_a_start_that_is_not_anew_keeps_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also before the sequence is restored, and while the disk fails. A malformed file is no sequence."""
+
+    async def run() -> None:
+        folder = FolderStore(tmp_path, IDLE)
+        epoch = await folder.start(KEY, anew=False)
+        assert epoch is not None
+        assert await folder.save(KEY, epoch, checkpoint(1))
+        assert await folder.start(KEY, anew=False) is None
+        again = FolderStore(tmp_path, IDLE)
+        assert await again.start(KEY, anew=False) is None
+
+        def broken(file: Path) -> bytes:
+            raise OSError(5, "Input/output error")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "read_bytes", broken)
+            for call in (again.start(KEY, anew=False), again.take(KEY)):
+                with pytest.raises(StoreError, match="the state of the sequence cannot be read"):
+                    await call
+        taken = await again.take(KEY)
+        assert taken is not None and steps_of(taken) == 1
+        await again.end(KEY, taken.epoch, checkpoint(1, ended=True))
+        epoch = await again.start(KEY, anew=False)
+        assert epoch is not None
+        assert await again.save(KEY, epoch, checkpoint(2))
+        (file,) = tmp_path.iterdir()
+        file.write_bytes(b"another one's file")
+        assert await FolderStore(tmp_path, IDLE).start(KEY, anew=False) is not None
+        assert not list(tmp_path.iterdir())
+
+    asyncio.run(run())
