@@ -35,7 +35,11 @@ class StoreError(ServeError):
 
 
 class StoreAwayError(StoreError):
-    """Error of a store that cannot be reached."""
+    """Error of a store that cannot be reached. Clients see neither its address nor the ``reason``, which has both."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__("the store of sequences is not available")
+        self.reason = reason
 
 
 @dataclass(frozen=True)

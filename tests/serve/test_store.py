@@ -319,7 +319,7 @@ def test_a_store_that_dies_and_comes_back(tmp_path: Path, monkeypatch: pytest.Mo
             for fault, repair in ((server.kill, server.start), (server.hang, server.resume)):
                 fault()
                 assert await first.store.check(KEY, epoch)  # while the lease lasts
-                with pytest.raises(StoreError, match=r"store of sequences at 127.0.0.1:\d+ is not available"):
+                with pytest.raises(StoreError, match=r"^the store of sequences is not available$"):
                     await second.store.take(KEY)
                 await asyncio.sleep(1.1)
                 with pytest.raises(StoreError):
@@ -387,6 +387,31 @@ def test_passwords_are_not_shown(redis: RedisServer) -> None:
         assert "secret" not in str(error.value)
     with pytest.raises(Error, match=r"127.0.0.1:1 is not available"):
         asyncio.run(run("redis://:secret@127.0.0.1:1/0"))
+
+
+def test_malformed_messages_do_not_end_the_lease(redis: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
+    """They are logged, and the next message arrives."""
+    import redis as client
+
+    async def run() -> None:
+        arrived = asyncio.Queue[Key]()
+        own, other = [redis_store.RedisStore(redis.url, IDLE, "malformed", lease=2.0) for _ in range(2)]
+        await own.open(lambda key, epoch: arrived.put_nowait(key))
+        await other.open(lambda key, epoch: None)
+        with client.Redis(port=redis.port) as database:
+            for message in (b"garbage", b"\xff", b"1 malformed:sequence:[1]"):
+                database.rpush(own._name("wanted", own._owner), message)
+        assert await own.start(KEY) is not None
+        taking = asyncio.create_task(other.start(KEY))
+        async with asyncio.timeout(60):
+            assert await arrived.get() == KEY
+        taking.cancel()
+        await asyncio.wait([taking])
+        await own.close()
+        await other.close()
+
+    asyncio.run(run())
+    assert caplog.text.count("a message in the store of sequences is ignored") == 3
 
 
 # ---- bytes and files
