@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 import time
+import weakref
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -302,6 +303,70 @@ class Sequences(RuleBasedStateMachine):
 def test_random_servers(new_store: NewStore) -> None:
     machine = type("Machine", (Sequences,), {"new_store": staticmethod(new_store)})
     run_state_machine_as_test(machine, settings=settings(max_examples=15, stateful_step_count=20, deadline=None))
+
+
+# ---- memory
+
+
+def test_answers_of_ended_sequences_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest are forgotten, but not their ends."""
+    monkeypatch.setattr(store, "MAX_ANSWERS", 3)
+
+    async def run(made: SequenceStore) -> None:
+        epochs = []
+        for id in range(5):
+            epochs.append(await made.start(("m", id)))
+            await made.end(("m", id), epochs[-1] or 0, checkpoint(5, ended=True))
+            await made.end(("m", "none"), await made.start(("m", "none")) or 0, None)
+        assert [await made.ended(("m", id)) is not None for id in range(5)] == [False, False, True, True, True]
+        assert await made.take(("m", 0)) is None
+        assert not await made.check(("m", 0), epochs[0] or 0)
+
+    asyncio.run(run(MemoryStore(IDLE)))
+    asyncio.run(run(FolderStore(tmp_path, IDLE)))
+
+
+@pytest.mark.parametrize("way", ["start", "idle", "limit"])
+def test_answers_that_are_forgotten_are_freed(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "MAX_ANSWERS", 1)
+
+    async def run() -> None:
+        made, output = MemoryStore(0.05 if way == "idle" else IDLE), np.zeros(3)
+        last = Checkpoint("1", "digest", 1, None, Answer(1, b"digest", (output,)))
+        await made.end(KEY, await made.start(KEY) or 0, last)
+        alive = weakref.ref(output)
+        del last, output
+        assert alive() is not None
+        if way == "start":
+            await made.start(KEY)
+        elif way == "idle":
+            await asyncio.sleep(0.1)
+            await made.touch([])
+        else:
+            await made.end(("m", 2), await made.start(("m", 2)) or 0, checkpoint(1, ended=True))
+        assert alive() is None
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("change", ["save", "release", "end"])
+def test_answers_do_not_keep_the_batch_alive(change: str) -> None:
+    """They have rows of its outputs. Outputs of one request are not copied."""
+
+    async def run() -> None:
+        made, batch, own = MemoryStore(IDLE), np.array([[0.0, 1.0], [2.0, 3.0]]), np.arange(3)
+        alive = weakref.ref(batch)
+        last = Checkpoint("1", "digest", 1, None, Answer(1, b"digest", (batch[1:], own, own.reshape(1, 3))))
+        await getattr(made, change)(KEY, await made.start(KEY), last)
+        del batch, last
+        assert alive() is None
+        taken = await made.take(KEY)
+        assert taken is not None and taken.checkpoint.answer is not None
+        row, *others = taken.checkpoint.answer.outputs
+        assert row.tolist() == [[2.0, 3.0]]
+        assert all(np.shares_memory(output, own) for output in others)
+
+    asyncio.run(run())
 
 
 # ---- Redis
