@@ -16,6 +16,7 @@ SequenceId = int | str
 
 CONTROL_ID, CONTROL = "sequence_id", "sequence_control_input"  # inputs of OpenVINO Model Server
 NO_CONTROL, START, END = 0, 1, 2  # values of CONTROL
+MAX_ID_LENGTH = 1024  # characters of a sequence's id, which is kept for some time after the end of the sequence
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,7 @@ class InferenceRequest:
     def sequence(self, names: Container[str]) -> SequenceStep | None:
         """Return the step of a sequence that the request asks for, or None. ``names`` are those of the model's inputs.
 
-        Raises: ServeError for parameters or control inputs of a wrong type.
+        Raises: ServeError for parameters or control inputs of a wrong type, and for an id that is too long.
         """
         number = self.parameters.get("sequence_step")
         if number is not None and (type(number) is not int or number < 1):
@@ -145,6 +146,8 @@ class InferenceRequest:
         sequence_id = self.parameters.get("sequence_id", 0)
         if isinstance(sequence_id, bool) or not isinstance(sequence_id, (int, str)):
             raise invalid(f"sequence_id {sequence_id!r} is neither a number nor a string")
+        if isinstance(sequence_id, str) and len(sequence_id) > MAX_ID_LENGTH:
+            raise invalid(f"sequence_id has {len(sequence_id):,} characters, and {MAX_ID_LENGTH:,} are allowed")
         flags = [self.parameters.get(name, False) for name in ("sequence_start", "sequence_end")]
         if any(not isinstance(flag, bool) for flag in flags):
             raise invalid("sequence_start and sequence_end are true or false")

@@ -24,7 +24,7 @@ from redis.exceptions import ConnectionError, RedisError
 
 from ovgpu.errors import Error
 from ovgpu.serve.states import UNREADABLE, decode, encode
-from ovgpu.serve.store import Checkpoint, HeldElsewhereError, Key, SequenceStore, StoreAwayError, StoreError, Taken
+from ovgpu.serve.store import Checkpoint, HeldElsewhereError, Key, SequenceStore, StoreAwayError, Taken
 
 log = logging.getLogger(__name__)
 
@@ -170,13 +170,14 @@ class RedisStore(SequenceStore):
         self._lease_end, self._leases = 0.0, 0  # the time at which the lease ends, and how often it began
         self._checked: dict[Key, tuple[int, int]] = {}  # epochs, and the leases in which they were confirmed
         self._following: asyncio.Task[None] | None = None
+        self._is_lost = False  # since the last command that failed, and the log has the reason
 
     async def open(self, wanted: Callable[[Key, int], None]) -> None:
         """Connect to the store. Raise Error if that fails."""
         try:
             await self._renew()
-        except StoreError as error:
-            raise Error(str(error)) from None
+        except StoreAwayError as error:
+            raise Error(error.reason) from None
         self._following = asyncio.create_task(self._follow(wanted))
 
     async def close(self) -> None:
@@ -189,8 +190,8 @@ class RedisStore(SequenceStore):
                 async with self._commands():
                     await self._client.delete(self._name("wanted", self._owner))
                     await self._client.set(self._name("lease", self._owner), "over", px=self._ttl)
-            except StoreError as error:
-                log.warning("%s", error)
+            except StoreAwayError as error:
+                log.warning("%s", error.reason)
         await self._client.aclose()
 
     async def _begin(self, key: Key, ask: bool, anew: bool) -> int | None:
@@ -282,13 +283,20 @@ class RedisStore(SequenceStore):
 
     @asynccontextmanager
     async def _commands(self) -> AsyncIterator[None]:
-        """Return a context for commands. Errors become StoreError, and so does a time that is too long."""
+        """Return a context for commands. Errors become StoreAwayError, and so does a time that is too long.
+
+        The first one of an outage is logged. Before `open` has succeeded, and after `close`, the caller reports it.
+        """
         try:
             async with asyncio.timeout(COMMAND_SECONDS):
                 yield
         except (RedisError, OSError, TimeoutError) as error:
-            reason = str(error) or "it does not answer in time"
-            raise StoreAwayError(f"the store of sequences at {self.address} is not available: {reason}") from None
+            cause = str(error) or "it does not answer in time"
+            reason = f"the store of sequences at {self.address} is not available: {cause}"
+            if self._following is not None and not self._is_lost:
+                log.error("%s", reason)
+                self._is_lost = True
+            raise StoreAwayError(reason) from None
 
     # ---- lease and messages
 
@@ -307,21 +315,21 @@ class RedisStore(SequenceStore):
     async def _follow(self, wanted: Callable[[Key, int], None]) -> None:
         """Renew the lease, and pass on the messages of other servers."""
         list_name, record_prefix = self._name("wanted", self._owner), self._name("sequence", "")
-        poll, is_lost = min(POLL_SECONDS, self._lease / 4), False
+        poll = min(POLL_SECONDS, self._lease / 4)
         while True:
             try:
                 await self._renew()
                 async with self._commands():
                     message = await self._client.blpop([list_name], poll)
-                if is_lost:
+                if self._is_lost:
                     log.warning("the store of sequences at %s is back", self.address)
-                is_lost = False
+                self._is_lost = False
                 if message is not None:
                     epoch, _, record = message[1].decode().partition(" ")
                     model, id = json.loads(record.removeprefix(record_prefix))
                     wanted((model, id), int(epoch))
-            except StoreError as error:
-                if not is_lost:
-                    log.error("%s", error)
-                is_lost = True
+            except StoreAwayError:
+                await asyncio.sleep(RETRY_SECONDS)
+            except Exception:  # of a message that is malformed: without its lease, the server loses its sequences
+                log.exception("a message in the store of sequences is ignored")
                 await asyncio.sleep(RETRY_SECONDS)

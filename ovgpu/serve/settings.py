@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -11,6 +12,8 @@ from typing import Any
 from ovgpu.batching.sequence_batcher import MAX_SEQUENCES
 from ovgpu.errors import Error
 from ovgpu.serve.warm_up import Sample
+
+log = logging.getLogger(__name__)
 
 TOML, TRITON = "ovgpu.toml", "config.pbtxt"
 MOST = 1 << 31
@@ -83,15 +86,32 @@ class SettingsReader:
         self._read: dict[Path, tuple[list[Any], Settings, Policy, str]] = {}
 
     def read(self, folder: Path, name: str) -> tuple[Settings, Policy, str]:
-        """Return the settings of a model from the file in its folder, and an error text if they are malformed."""
-        status = [file.stat() if (file := folder / kind).is_file() else None for kind in (TOML, TRITON)]
-        signature = [found and (found.st_size, found.st_mtime_ns, found.st_ino) for found in status]
+        """Return the settings of a model from the file in its folder, and an error text if they are malformed.
+
+        Nothing is raised, whatever is wrong with a file: other models of the repository are served.
+        """
+        try:
+            signature = [_signature(folder / kind) for kind in (TOML, TRITON)]
+        except OSError as error:
+            return Settings(), Policy(), f"the settings cannot be read: {error.strerror}"
         if folder not in self._read or self._read[folder][0] != signature:
             try:
                 self._read[folder] = signature, *read(folder, name), ""
             except Error as error:
                 self._read[folder] = signature, Settings(), Policy(), str(error)
+            except Exception:
+                log.exception("the settings of model '%s' cannot be read", name)
+                self._read[folder] = signature, Settings(), Policy(), "the settings cannot be read: see the log"
         return self._read[folder][1:]
+
+
+def _signature(file: Path) -> tuple[int, int, int] | None:
+    """Return the size, the time of the last change and the inode of a file, or None if there is no file."""
+    try:
+        found = file.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_size, found.st_mtime_ns, found.st_ino
 
 
 def read(folder: Path, name: str) -> tuple[Settings, Policy]:
@@ -130,6 +150,8 @@ def _toml(text: str) -> tuple[Settings, Policy]:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise Error(f"{TOML}: {error}") from None
+    except RecursionError:
+        raise Error(f"{TOML}: its values are nested too deeply") from None
     policy = _policy(values.pop("versions", 1), values.pop("default_version", None))
     warm_up = values.pop("warm_up", None)
     for name, value in values.items():

@@ -134,6 +134,9 @@ class FolderStore(MemoryStore):
         return found
 
     async def _begin(self, key: Key, ask: bool, anew: bool) -> int | None:
+        entry = self._entry(key)
+        if not anew and (entry is None or not entry.ended) and await self._read(key) is not None:
+            return None
         epoch = await super()._begin(key, ask, anew)
         await self._change(self._remove, key)
         return epoch
@@ -142,12 +145,8 @@ class FolderStore(MemoryStore):
         entry = self._entry(key)
         if entry is not None and entry.ended:
             return await super()._claim(key, ask)
-        try:
-            checkpoint = await asyncio.to_thread(lambda: decode(self._file(key).read_bytes()))
-        except FileNotFoundError:
-            return None
-        except UNREADABLE as error:
-            log.error("sequence %r of model '%s' cannot be read: %s", key[1], key[0], error)
+        checkpoint = await self._read(key)
+        if checkpoint is None:
             return None
         epoch = await super()._begin(key, ask, True)
         assert epoch is not None
@@ -169,6 +168,18 @@ class FolderStore(MemoryStore):
     async def end(self, key: Key, epoch: int, checkpoint: Checkpoint | None) -> None:
         await self._change(self._remove, key)
         await super().end(key, epoch, checkpoint)
+
+    async def _read(self, key: Key) -> Checkpoint | None:
+        """Return the checkpoint in the file of a sequence. None if there is no file, or it is malformed."""
+        try:
+            return await asyncio.to_thread(lambda: decode(self._file(key).read_bytes()))
+        except FileNotFoundError:
+            return None
+        except UNREADABLE as error:
+            log.error("sequence %r of model '%s' cannot be read: %s", key[1], key[0], error)
+            if isinstance(error, OSError):  # the disk may recover
+                raise StoreError("the state of the sequence cannot be read") from None
+            return None
 
     @staticmethod
     async def _change(method: Any, *arguments: Any) -> None:

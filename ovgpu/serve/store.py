@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -24,6 +25,7 @@ Key = tuple[str, SequenceId]
 PATIENCE_SECONDS = 30.0  # that the server of a sequence has to hand it over
 ASK_SECONDS = 1.0  # after which it is asked again
 ENDED_SECONDS = 30.0  # for which the end of a sequence is known, so that late changes have no effect
+MAX_ANSWERS = 4096  # of sequences that have ended, in the memory of a server
 FIRST_PAUSE, LAST_PAUSE = 0.005, 0.1  # seconds between looks whether it has done so
 
 
@@ -35,7 +37,11 @@ class StoreError(ServeError):
 
 
 class StoreAwayError(StoreError):
-    """Error of a store that cannot be reached."""
+    """Error of a store that cannot be reached. Clients see neither its address nor the ``reason``, which has both."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__("the store of sequences is not available")
+        self.reason = reason
 
 
 @dataclass(frozen=True)
@@ -170,14 +176,22 @@ class _Entry:
     checkpoint: Checkpoint | None = None
     ended: bool = False
 
+    def drop_answer(self) -> None:
+        """Forget the answer of a sequence that has ended. Its end is known for some time."""
+        self.checkpoint, self.expires = None, min(self.expires, time.monotonic() + ENDED_SECONDS)
+
 
 class MemoryStore(SequenceStore):
-    """Store in the memory of this process. Stores with the same ``entries`` are views of several servers."""
+    """Store in the memory of this process. Stores with the same ``entries`` are views of several servers.
+
+    Each of them keeps the answers of the last `MAX_ANSWERS` sequences that have ended with one.
+    """
 
     def __init__(self, idle: float, entries: dict[Key, Any] | None = None) -> None:
         self._idle, self.is_shared = idle, entries is not None
         self._entries: dict[Key, _Entry] = {} if entries is None else entries
         self._wanted: Callable[[Key, int], None] | None = None
+        self._answered = deque[_Entry]()  # sequences that have ended with an answer; those that are forgotten have none
 
     async def open(self, wanted: Callable[[Key, int], None]) -> None:
         self._wanted = wanted
@@ -191,6 +205,8 @@ class MemoryStore(SequenceStore):
             if not anew and (entry.checkpoint is not None or self._is_elsewhere(entry)):
                 return None
             self._check_here(key, entry, ask)
+        if entry is not None:
+            entry.checkpoint = None
         new = self._entries[key] = _Entry(_next_epoch(entry), self, time.monotonic() + self._idle)
         return new.epoch
 
@@ -209,20 +225,24 @@ class MemoryStore(SequenceStore):
     async def save(self, key: Key, epoch: int, checkpoint: Checkpoint | None) -> bool:
         entry = self._changed(key, epoch)
         if entry is not None:
-            entry.owner, entry.checkpoint = self, checkpoint
+            entry.owner, entry.checkpoint = self, _compact(checkpoint)
         return entry is not None
 
     async def release(self, key: Key, epoch: int, checkpoint: Checkpoint | None) -> None:
         entry = self._changed(key, epoch)
         if entry is not None:
-            entry.owner, entry.checkpoint = None, checkpoint or entry.checkpoint
+            entry.owner, entry.checkpoint = None, _compact(checkpoint) or entry.checkpoint
 
     async def end(self, key: Key, epoch: int, checkpoint: Checkpoint | None) -> None:
         entry = self._changed(key, epoch)
         if entry is not None:
-            entry.owner, entry.checkpoint, entry.ended = None, checkpoint, True
+            entry.owner, entry.checkpoint, entry.ended = None, _compact(checkpoint), True
             if checkpoint is None:
-                entry.expires = time.monotonic() + min(self._idle, ENDED_SECONDS)
+                entry.drop_answer()
+            else:
+                self._answered.append(entry)
+                if len(self._answered) > MAX_ANSWERS:
+                    self._answered.popleft().drop_answer()
 
     async def ended(self, key: Key) -> Checkpoint | None:
         entry = self._entry(key)
@@ -242,6 +262,7 @@ class MemoryStore(SequenceStore):
         entry = self._entries.get(key)
         if entry is not None and time.monotonic() > entry.expires:
             del self._entries[key]
+            entry.checkpoint = None
             return None
         return entry
 
@@ -265,6 +286,22 @@ class MemoryStore(SequenceStore):
                 assert entry.owner is not None and entry.owner._wanted is not None
                 entry.owner._wanted(key, entry.epoch)
             raise HeldElsewhereError
+
+
+def _compact(checkpoint: Checkpoint | None) -> Checkpoint | None:
+    """Return a checkpoint whose outputs do not keep larger arrays in memory, such as those of a whole batch."""
+    if checkpoint is None or checkpoint.answer is None:
+        return checkpoint
+    outputs = tuple([array.copy() if _is_part(array) else array for array in checkpoint.answer.outputs])
+    return replace(checkpoint, answer=replace(checkpoint.answer, outputs=outputs))
+
+
+def _is_part(array: np.ndarray[Any, Any]) -> bool:
+    """Return whether an array is a view of a larger one."""
+    owner = array
+    while isinstance(owner.base, np.ndarray):
+        owner = owner.base
+    return owner.nbytes > array.nbytes
 
 
 def open_store(url: str, idle: float, prefix: str = "ovgpu") -> SequenceStore:

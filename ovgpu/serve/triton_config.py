@@ -165,6 +165,8 @@ def _instances(config: Any) -> Iterator[tuple[str, Any]]:
             yield "device", "CPU"
         elif group.kind == kinds.Value("KIND_MODEL"):
             raise Error(f"{TRITON}: instance_group.kind is KIND_MODEL, which is not supported")
+        elif group.kind not in kinds.values():
+            raise Error(f"{TRITON}: instance_group.kind is {group.kind}, which is unknown")
         elif group.kind == kinds.Value("KIND_GPU") or group.gpus:
             cards = [f"NVIDIA.{number}" for number in group.gpus] or [
                 device for device in Core().available_devices if device.startswith("NVIDIA")
@@ -173,15 +175,15 @@ def _instances(config: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _ports(ports: Any) -> tuple[tuple[str, str], ...]:
-    names = messages.DataType
-    return tuple(
-        [
-            (port.name, names.Name(port.data_type).removeprefix("TYPE_").replace("STRING", "BYTES"))
-            if port.data_type
-            else (port.name, "")
-            for port in ports
-        ]
-    )
+    return tuple([(port.name, _datatype(port)) for port in ports])
+
+
+def _datatype(port: Any) -> str:
+    """Return the data type of an input or output, or an empty string if it has none."""
+    types = messages.DataType
+    if port.data_type not in types.values():
+        raise Error(f"{TRITON}: data_type of '{port.name}' is {port.data_type}, which is unknown")
+    return types.Name(port.data_type).removeprefix("TYPE_").replace("STRING", "BYTES") if port.data_type else ""
 
 
 def _sample(warm_up: Any, folder: Path) -> Sample:

@@ -26,7 +26,7 @@ from tests.harness.servers.redis import RedisServer, redis_server
 from tests.harness.servers.serving import INTERFACES, SECONDS, Client, fails, serving, status, write
 from tests.serve.faults import FACTOR, MODULUS, REFUSED, ledger
 from tests.serve.test_inference import echo
-from tests.serve.test_models import counting
+from tests.serve.test_models import counting, until
 from tests.serve.test_stop import process
 
 X = np.ones((1, SIZE), np.float32)
@@ -262,9 +262,15 @@ def test_a_server_that_stops_without_its_store(tmp_path: Path) -> None:
 # ---- the store is not available
 
 
-def test_a_store_that_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps are refused and change nothing; other models are served; all is well when the store is back, even empty."""
+def test_a_store_that_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Steps are refused and change nothing; other models are served; all is well when the store is back, even empty.
+
+    Only the log has the store's address, once for each outage.
+    """
     monkeypatch.setattr(redis_store, "COMMAND_SECONDS", 0.5)
+    monkeypatch.setattr(redis_store, "POLL_SECONDS", 0.1)
     write(tmp_path / "models", sums(), "sums")
     write(tmp_path / "models", echo("f32"), "echo")
     (tmp_path / "redis").mkdir()
@@ -277,10 +283,10 @@ def test_a_store_that_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         assert [count(client, 1, sequence_start=i == 0) for i in range(2)] == [1, 2]
         assert count(client, 2, 1, sequence_start=True) == 1
         expected = 3
-        for fault, repair in ((redis.kill, redis.start), (redis.hang, redis.resume)):
+        for outages, (fault, repair) in enumerate([(redis.kill, redis.start), (redis.hang, redis.resume)], 1):
             fault()
             for _ in range(2):
-                assert "store of sequences at 127.0.0.1" in fails("UNAVAILABLE", count, client, 1)
+                assert fails("UNAVAILABLE", count, client, 1).endswith("the store of sequences is not available")
                 fails("UNAVAILABLE", count, other, 2, expected - 1)
                 fails("UNAVAILABLE", count, client, 3, sequence_start=True)
                 assert other.infer("echo", {"x": np.ones((1, 3), np.float32)})["y"].shape == (1, 3)
@@ -290,7 +296,9 @@ def test_a_store_that_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
             assert count(other, 2, expected - 1) == expected - 1
             fails("NOT_FOUND", count, client, 3)
             expected += 1
+            until(lambda outages=outages: caplog.text.count("is back") == outages)
         assert count(client, 1, sequence_end=True) == expected
+    assert caplog.text.count(f"at 127.0.0.1:{redis.port} is not available: ") == 2
     with pytest.raises(ov.Error, match=r"127.0.0.1:\d+ is not available"):
         with serving(tmp_path / "models", state_store=redis.url):
             pass

@@ -16,6 +16,7 @@ from tritonclient.grpc import service_pb2
 
 from ovgpu.errors import Error
 from ovgpu.serve.errors import MAX_BYTES, public
+from ovgpu.serve.protocol import InferenceRequest
 from tests.harness.servers.serving import INTERFACES, serving, write
 from tests.serve.test_inference import echo, reshape
 from tests.serve.wire import JSON_INPUT, MIB, Answer, Input, Wire, body, little_memory, message
@@ -62,6 +63,7 @@ WRONG: dict[str, tuple[tuple[Input, ...], dict[str, Any], str]] = {
     "timeout of NaN": ((Input(),), {"timeout": float("nan")}, "timeout nan"),
     "sequence of a boolean": ((Input(),), {"sequence_id": True}, "sequence_id True"),
     "sequence of a fraction": ((Input(),), {"sequence_id": 1.5}, "sequence_id 1.5"),
+    "long sequence_id": ((Input(),), {"sequence_id": "x" * 1025}, "sequence_id has 1,025 characters"),
     "start of a number": ((Input(),), {"sequence_id": 1, "sequence_start": 1}, "true or false"),
 }
 
@@ -74,6 +76,12 @@ def test_wrong_requests(wire: Wire, interface: str, wrong: str) -> None:
         answer = wire.send(interface, *inputs, parameters=parameters)
     assert answer.status == "INVALID_ARGUMENT", answer
     assert text in answer.text
+
+
+def test_the_longest_id_of_a_sequence() -> None:
+    request = InferenceRequest("m", "", [], parameters={"sequence_id": "\U0001f600" * 1024})
+    step = request.sequence(())
+    assert step is not None and step.id == "\U0001f600" * 1024
 
 
 @pytest.mark.parametrize("interface", INTERFACES)

@@ -13,7 +13,8 @@ import pytest
 from ovgpu import Type
 from ovgpu.errors import Error
 from ovgpu.serve.engines import EngineOptions, open_engine
-from ovgpu.serve.settings import Policy, Settings, read
+from ovgpu.serve.repository import Repository
+from ovgpu.serve.settings import Policy, Settings, SettingsReader, read
 from tests.batching.nets import sums
 from tests.harness.servers.serving import INTERFACES, Client, Serving, fails, serving, write
 from tests.serve.test_access import call
@@ -132,6 +133,8 @@ def test_version_policies_of_our_own(tmp_path: Path, text: str, served: list[int
         ("instance_group { passive: true }", "instance_group.passive is not supported"),
         ('input { name: "x" reshape { shape: 4 } }', "input.reshape.shape is not supported"),
         ('input { name: "x" allow_ragged_batch: true }', "input.allow_ragged_batch is not supported"),
+        ('output { name: "y" data_type: 99 }', "data_type of 'y' is 99, which is unknown"),
+        ("instance_group { kind: 99 }", "instance_group.kind is 99, which is unknown"),
     ],
 )
 def test_configurations_that_are_not_supported(tmp_path: Path, text: str, error: str) -> None:
@@ -199,6 +202,7 @@ def test_a_file_of_our_own(tmp_path: Path) -> None:
         ('default_version = "1"', "default_version is '1'"),
         ("warm_up = true", "warm_up has no tables"),
         ("warm_up = [{ x = 4 }]", "warm_up of input 'x' is 4, not a shape"),
+        (f"versions = {'[' * 5000}", "its values are nested too deeply"),
     ],
 )
 def test_files_of_our_own_that_are_malformed(tmp_path: Path, text: str, error: str) -> None:
@@ -206,6 +210,54 @@ def test_files_of_our_own_that_are_malformed(tmp_path: Path, text: str, error: s
         settings(tmp_path, text, "ovgpu.toml")
     assert str(found.value).startswith("ovgpu.toml: ")
     assert error in str(found.value)
+
+
+@pytest.mark.parametrize("error", [None, OSError(5, "Input/output error")], ids=["deleted", "unreadable"])
+def test_a_file_that_goes_away_while_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: OSError | None
+) -> None:
+    """A file that is deleted counts as none. One that cannot be read is an error of its model alone."""
+    file, stat = tmp_path / "ovgpu.toml", Path.stat
+    file.write_text("max_batch_size = 4")
+    reader = SettingsReader()
+    assert reader.read(tmp_path, "m") == (Settings({"max_batch_size": 4}), Policy(), "")
+
+    def failing(path: Path, **options: Any) -> Any:
+        found = stat(path, **options)
+        if path == file and error is not None:
+            raise error
+        if path == file:
+            file.unlink()
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "stat", failing)
+        found = [reader.read(tmp_path, "m") for _ in range(2)][-1]
+    assert found == (Settings(), Policy(), "the settings cannot be read: Input/output error" if error else "")
+    file.write_text("max_batch_size = 4")
+    assert reader.read(tmp_path, "m")[0] == Settings({"max_batch_size": 4})
+
+
+def test_a_malformed_file_leaves_other_models_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever error its reader raises."""
+    for name in ("add", "other", "third"):
+        write(tmp_path, adding(1), name)
+    put(tmp_path, f"versions = {'[' * 5000}", model="other")
+    put(tmp_path, 'input { name: "x" data_type: 99 }', "config.pbtxt", "third")
+    put(tmp_path, "max_batch_size = 4")
+    repository = Repository(tmp_path)
+    assert [bool(served.error) for _, served in sorted(repository.scan().items())] == [False, True, True]
+
+    def broken(text: str, *arguments: Any) -> Any:
+        raise ValueError("nobody knows why")
+
+    monkeypatch.setattr("ovgpu.serve.triton_config.parse", broken)
+    put(tmp_path, 'name: "third"', "config.pbtxt", "third")
+    for _ in range(2):
+        assert repository.scan()["third"].error == "the settings cannot be read: see the log"
+    assert caplog.text.count("ValueError: nobody knows why") == 1
 
 
 def test_two_files_are_one_too_many(tmp_path: Path) -> None:

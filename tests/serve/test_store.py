@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 import time
+import weakref
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -304,6 +305,70 @@ def test_random_servers(new_store: NewStore) -> None:
     run_state_machine_as_test(machine, settings=settings(max_examples=15, stateful_step_count=20, deadline=None))
 
 
+# ---- memory
+
+
+def test_answers_of_ended_sequences_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest are forgotten, but not their ends."""
+    monkeypatch.setattr(store, "MAX_ANSWERS", 3)
+
+    async def run(made: SequenceStore) -> None:
+        epochs = []
+        for id in range(5):
+            epochs.append(await made.start(("m", id)))
+            await made.end(("m", id), epochs[-1] or 0, checkpoint(5, ended=True))
+            await made.end(("m", "none"), await made.start(("m", "none")) or 0, None)
+        assert [await made.ended(("m", id)) is not None for id in range(5)] == [False, False, True, True, True]
+        assert await made.take(("m", 0)) is None
+        assert not await made.check(("m", 0), epochs[0] or 0)
+
+    asyncio.run(run(MemoryStore(IDLE)))
+    asyncio.run(run(FolderStore(tmp_path, IDLE)))
+
+
+@pytest.mark.parametrize("way", ["start", "idle", "limit"])
+def test_answers_that_are_forgotten_are_freed(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "MAX_ANSWERS", 1)
+
+    async def run() -> None:
+        made, output = MemoryStore(0.05 if way == "idle" else IDLE), np.zeros(3)
+        last = Checkpoint("1", "digest", 1, None, Answer(1, b"digest", (output,)))
+        await made.end(KEY, await made.start(KEY) or 0, last)
+        alive = weakref.ref(output)
+        del last, output
+        assert alive() is not None
+        if way == "start":
+            await made.start(KEY)
+        elif way == "idle":
+            await asyncio.sleep(0.1)
+            await made.touch([])
+        else:
+            await made.end(("m", 2), await made.start(("m", 2)) or 0, checkpoint(1, ended=True))
+        assert alive() is None
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("change", ["save", "release", "end"])
+def test_answers_do_not_keep_the_batch_alive(change: str) -> None:
+    """They have rows of its outputs. Outputs of one request are not copied."""
+
+    async def run() -> None:
+        made, batch, own = MemoryStore(IDLE), np.array([[0.0, 1.0], [2.0, 3.0]]), np.arange(3)
+        alive = weakref.ref(batch)
+        last = Checkpoint("1", "digest", 1, None, Answer(1, b"digest", (batch[1:], own, own.reshape(1, 3))))
+        await getattr(made, change)(KEY, await made.start(KEY), last)
+        del batch, last
+        assert alive() is None
+        taken = await made.take(KEY)
+        assert taken is not None and taken.checkpoint.answer is not None
+        row, *others = taken.checkpoint.answer.outputs
+        assert row.tolist() == [[2.0, 3.0]]
+        assert all(np.shares_memory(output, own) for output in others)
+
+    asyncio.run(run())
+
+
 # ---- Redis
 
 
@@ -319,7 +384,7 @@ def test_a_store_that_dies_and_comes_back(tmp_path: Path, monkeypatch: pytest.Mo
             for fault, repair in ((server.kill, server.start), (server.hang, server.resume)):
                 fault()
                 assert await first.store.check(KEY, epoch)  # while the lease lasts
-                with pytest.raises(StoreError, match=r"store of sequences at 127.0.0.1:\d+ is not available"):
+                with pytest.raises(StoreError, match=r"^the store of sequences is not available$"):
                     await second.store.take(KEY)
                 await asyncio.sleep(1.1)
                 with pytest.raises(StoreError):
@@ -389,6 +454,31 @@ def test_passwords_are_not_shown(redis: RedisServer) -> None:
         asyncio.run(run("redis://:secret@127.0.0.1:1/0"))
 
 
+def test_malformed_messages_do_not_end_the_lease(redis: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
+    """They are logged, and the next message arrives."""
+    import redis as client
+
+    async def run() -> None:
+        arrived = asyncio.Queue[Key]()
+        own, other = [redis_store.RedisStore(redis.url, IDLE, "malformed", lease=2.0) for _ in range(2)]
+        await own.open(lambda key, epoch: arrived.put_nowait(key))
+        await other.open(lambda key, epoch: None)
+        with client.Redis(port=redis.port) as database:
+            for message in (b"garbage", b"\xff", b"1 malformed:sequence:[1]"):
+                database.rpush(own._name("wanted", own._owner), message)
+        assert await own.start(KEY) is not None
+        taking = asyncio.create_task(other.start(KEY))
+        async with asyncio.timeout(60):
+            assert await arrived.get() == KEY
+        taking.cancel()
+        await asyncio.wait([taking])
+        await own.close()
+        await other.close()
+
+    asyncio.run(run())
+    assert caplog.text.count("a message in the store of sequences is ignored") == 3
+
+
 # ---- bytes and files
 
 
@@ -437,5 +527,39 @@ def test_a_folder_keeps_what_cannot_be_replaced(tmp_path: Path, monkeypatch: pyt
         assert await again.saved() == [(KEY, "1")]
         assert steps_of(await again.take(KEY)) == 1
         assert [file.suffix for file in tmp_path.iterdir()] == [".sequence"]
+
+    asyncio.run(run())
+
+
+def test_a_start_that_is_not_anew_keeps_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also before the sequence is restored, and while the disk fails. A malformed file is no sequence."""
+
+    async def run() -> None:
+        folder = FolderStore(tmp_path, IDLE)
+        epoch = await folder.start(KEY, anew=False)
+        assert epoch is not None
+        assert await folder.save(KEY, epoch, checkpoint(1))
+        assert await folder.start(KEY, anew=False) is None
+        again = FolderStore(tmp_path, IDLE)
+        assert await again.start(KEY, anew=False) is None
+
+        def broken(file: Path) -> bytes:
+            raise OSError(5, "Input/output error")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "read_bytes", broken)
+            for call in (again.start(KEY, anew=False), again.take(KEY)):
+                with pytest.raises(StoreError, match="the state of the sequence cannot be read"):
+                    await call
+        taken = await again.take(KEY)
+        assert taken is not None and steps_of(taken) == 1
+        await again.end(KEY, taken.epoch, checkpoint(1, ended=True))
+        epoch = await again.start(KEY, anew=False)
+        assert epoch is not None
+        assert await again.save(KEY, epoch, checkpoint(2))
+        (file,) = tmp_path.iterdir()
+        file.write_bytes(b"another one's file")
+        assert await FolderStore(tmp_path, IDLE).start(KEY, anew=False) is not None
+        assert not list(tmp_path.iterdir())
 
     asyncio.run(run())
