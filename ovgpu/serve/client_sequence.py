@@ -16,7 +16,7 @@ from ovgpu.serve.engines import EngineSequence, Inputs
 from ovgpu.serve.inference import outputs_of
 from ovgpu.serve.models import Version
 from ovgpu.serve.sequence_table import OpenSequence
-from ovgpu.serve.store import Answer, Checkpoint
+from ovgpu.serve.store import Answer, Checkpoint, compact
 from ovgpu.serve.tokens import Token, caller
 
 
@@ -128,7 +128,7 @@ class _Running:
         sequence.steps += 1
         sequence.last = None
         if self._digest is not None:
-            sequence.last = Answer(sequence.steps, self._digest, future.result().to_tuple())
+            sequence.last = Answer(sequence.steps, self._digest, compact(future.result().to_tuple()))
         sequence.unsaved_since = sequence.unsaved_since or time.monotonic()
 
 

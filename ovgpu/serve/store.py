@@ -292,8 +292,12 @@ def _compact(checkpoint: Checkpoint | None) -> Checkpoint | None:
     """Return a checkpoint whose outputs do not keep larger arrays in memory, such as those of a whole batch."""
     if checkpoint is None or checkpoint.answer is None:
         return checkpoint
-    outputs = tuple([array.copy() if _is_part(array) else array for array in checkpoint.answer.outputs])
-    return replace(checkpoint, answer=replace(checkpoint.answer, outputs=outputs))
+    return replace(checkpoint, answer=replace(checkpoint.answer, outputs=compact(checkpoint.answer.outputs)))
+
+
+def compact(outputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return arrays that do not keep larger ones in memory, such as those of a whole batch."""
+    return tuple([array.copy() if _is_part(array) else array for array in outputs])
 
 
 def _is_part(array: np.ndarray[Any, Any]) -> bool:

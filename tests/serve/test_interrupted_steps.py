@@ -44,7 +44,7 @@ class Handle:
         work = self.works.pop(0)
         if begin([work]):
             self.state += 1
-            complete([work], [Outputs((self.state,))])
+            complete([work], [Outputs((np.full(8, self.state)[:1],))])
 
     def read(self) -> Any:
         return {"n": self.state}
@@ -151,11 +151,21 @@ def test_a_step_that_was_cancelled_while_it_ran_is_not_run_again() -> None:
             await task
         again = asyncio.create_task(served.step(number=2))
         handle.state += 1
-        complete(begun, [Outputs((handle.state,))])
+        complete(begun, [Outputs((np.array([handle.state]),))])
         assert (await again).outputs == (2,) and handle.state == 2
         engine.held = False
         handle.works.clear()
         assert (await served.step(number=3)).outputs == (3,)
+
+    run(main())
+
+
+def test_a_step_that_can_be_repeated_keeps_no_whole_batch() -> None:
+    async def main() -> None:
+        served = Served()
+        await served.step("start", number=1)
+        (_, sequence) = served.sequences.all()[0]
+        assert sequence.last is not None and sequence.last.outputs[0].base is None
 
     run(main())
 
