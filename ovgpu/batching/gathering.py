@@ -121,10 +121,11 @@ def complete(batch: Sequence[Work], results: Sequence[Any]) -> None:
     """Set the results or exceptions of works, and drop their inputs."""
     if not batch:
         return
-    awaited = []
+    awaited, told = [], False
     with batch[0].guard:
         for work, result in zip(batch, results):
             work.arrays = ()
+            told = told or bool(work._listeners)
             if work._made is not None:
                 awaited.append((work, result))
                 continue
@@ -138,7 +139,8 @@ def complete(batch: Sequence[Work], results: Sequence[Any]) -> None:
             work.set_exception(result)
         else:
             work.set_result(result)
-    _tell(batch)
+    if told or awaited:  # those that ended under the guard get no more listeners
+        _tell(batch)
 
 
 def _tell(batch: Sequence[Work]) -> None:
