@@ -144,7 +144,7 @@ def write_until(over: threading.Event, writers: list[Writer], least: int) -> Cal
     return join
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("steps", [1, 4])
 @pytest.mark.parametrize("interface", INTERFACES)
 def test_a_server_dies_and_another_goes_on(tmp_path: Path, store: str, interface: str, steps: int) -> None:
@@ -166,6 +166,7 @@ def test_a_server_dies_and_another_goes_on(tmp_path: Path, store: str, interface
         assert not any(writer.repeated for writer in writers)
 
 
+@pytest.mark.long
 def test_steps_without_numbers_go_on_after_the_last_one(tmp_path: Path, store: str) -> None:
     write(tmp_path, sums(), "sums")
     options = ("--state-store", store, "--checkpoint-steps", 1)
@@ -242,6 +243,7 @@ def test_other_weights_and_old_versions(tmp_path: Path, store: str) -> None:
         assert step(client, 2, sequence_end=True) == 4
 
 
+@pytest.mark.long
 def test_a_server_that_stops_without_its_store(tmp_path: Path) -> None:
     """It tries to reach the store once, not for each sequence. The exit code tells of the loss."""
     write(tmp_path / "models", sums(), "sums")

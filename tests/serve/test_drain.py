@@ -77,6 +77,7 @@ def test_times_that_make_no_sense(tmp_path: Path, option: str, seconds: float) -
         Server(ServerOptions(tmp_path, **options))
 
 
+@pytest.mark.long
 def test_a_rolling_update_loses_no_request(tmp_path: Path) -> None:
     """New servers take the places of two old ones behind a proxy, one after the other, as in a Deployment."""
     for number in (1, 2):

@@ -322,7 +322,7 @@ def test_checkpoints_survive_dead_replicas(seed: int, durable: RedisServer) -> N
     running(scenario, seed=seed, checkpoint_steps=3, sticky=True, server=durable)
 
 
-@pytest.mark.drawn(4)
+@pytest.mark.drawn(6)
 @pytest.mark.parametrize("checkpoint_steps", [0, 1, 3])
 @pytest.mark.parametrize("seed", range(2))
 def test_the_store_dies_while_sequences_move(seed: int, checkpoint_steps: int, durable: RedisServer) -> None:
