@@ -134,10 +134,10 @@ def test_a_listener_learns_of_cancelled_work() -> None:
 
 
 def test_no_listener_is_forgotten_when_work_ends_at_the_same_time() -> None:
-    for _ in range(200):
+    for number in range(200):
         (work,), told = works(1), threading.Event()
         begin([work])
-        if _ % 2:
+        if number % 2:
             assert not work.done()  # makes the condition
         thread = threading.Thread(target=complete, args=([work], [1]))
         thread.start()

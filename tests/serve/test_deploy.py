@@ -19,7 +19,7 @@ from tests.serve.image import DEPLOY, steps
 from tests.serve.test_access import call
 from tests.serve.test_models import adding
 
-yaml = pytest.importorskip("yaml")
+yaml = pytest.importorskip("yaml", reason="PyYAML comes with the extra `docs`")
 
 BASE = DEPLOY / "kubernetes" / "base"
 README = (DEPLOY.parents[1] / "ovgpu" / "serve" / "README.md").read_text()
@@ -80,7 +80,7 @@ def test_a_kustomization_lists_all_files() -> None:
 
 @pytest.mark.parametrize("name", ["base", "sequences"])
 def test_manifests_are_valid(name: str) -> None:
-    kubernetes_validate = pytest.importorskip("kubernetes_validate")
+    kubernetes_validate = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is installed by hand")
     if shutil.which("kubectl") is None:
         pytest.skip("there is no kubectl")
     command = ["kubectl", "kustomize", str(DEPLOY / "kubernetes" / name)]

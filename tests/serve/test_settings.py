@@ -241,7 +241,7 @@ def test_a_file_that_goes_away_while_it_is_read(
 def test_a_malformed_file_leaves_other_models_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whatever error its reader raises."""
+    """The other models are served, also if reading the file fails with an unforeseen exception."""
     for name in ("add", "other", "third"):
         write(tmp_path, adding(1), name)
     put(tmp_path, f"versions = {'[' * 5000}", model="other")
