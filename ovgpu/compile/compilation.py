@@ -20,8 +20,8 @@ from ovgpu.errors import Error
 from ovgpu.lowering.build import build
 from ovgpu.lowering.program import Program, constants
 from ovgpu.model import Model
+from ovgpu.ops.base.lazy import key_of, sources_of
 from ovgpu.ops.base.op import Array
-from ovgpu.ops.fused._joined import Joined
 from ovgpu.ops.fused.kv_cache import growing
 from ovgpu.passes import Target, fuse_layers, simplify
 from ovgpu.runtime.backend import Backend
@@ -33,7 +33,7 @@ from ovgpu.runtime.profile import Profiler
 from ovgpu.spec import Spec, dims_of
 from ovgpu.symbolic import Table
 from ovgpu.types import PartialShape, Type
-from ovgpu.types.mapped import check_unchanged, memory_of
+from ovgpu.types.mapped import check_unchanged
 
 
 class Compilation:
@@ -234,14 +234,14 @@ class Compilation:
     def _allocate_constants(self, program: Program) -> Callable[[], None]:
         """Allocate a program's constants on the device. Return the function that copies them from the host."""
         new = {key: source for key, source in constants(program).items() if key not in self.constants}
-        check_unchanged(new.values())
+        check_unchanged(source for value in new.values() for source in sources_of(value))
         donated = () if self._donor is None else list(self._donor.constants.values())
-        by_memory = {_memory_of(source): array for source, array in (*donated, *self.constants.values())}
-        copied = {_memory_of(source): source for source in new.values() if _memory_of(source) not in by_memory}
+        by_memory = {key_of(source): array for source, array in (*donated, *self.constants.values())}
+        copied = {key_of(source): source for source in new.values() if key_of(source) not in by_memory}
         arrays, copy = self.backend.constants(list(copied.values()))
         by_memory |= dict(zip(copied, arrays))
         for key, source in new.items():
-            self.constants[key] = source, by_memory[_memory_of(source)]  # the source is held: its id is not reused
+            self.constants[key] = source, by_memory[key_of(source)]  # the source is held: its id is not reused
 
         def upload() -> None:
             try:
@@ -252,13 +252,6 @@ class Compilation:
                 raise
 
         return upload
-
-
-def _memory_of(source: Any) -> Any:
-    """Return a key that is equal for constants on the host of the same elements in the same memory."""
-    if isinstance(source, Joined):
-        return source.axis, *map(memory_of, source.parts)
-    return memory_of(source)
 
 
 def _target(backend: Backend, settings: Settings) -> Target:

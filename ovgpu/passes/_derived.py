@@ -34,7 +34,7 @@ def derived(rule: Hashable, sources: Sequence[Array], compute: Callable[[], Arra
     Sources in memory that can be written are computed from anew, because their elements may have changed.
     """
     known = [_entry(source) for source in sources]
-    if not all(of is not None or _is_fixed(source) for source, of in zip(sources, known)):
+    if not all(of is not None or is_fixed(source) for source, of in zip(sources, known)):
         return compute()
     key = rule, *(memory_of(source) if of is None else of.key for source, of in zip(sources, known))
     earlier = _by_key.get(key)
@@ -65,7 +65,7 @@ def _forget(entry: _Derived, identity: int) -> None:
         del _by_id[identity]
 
 
-def _is_fixed(array: Any) -> bool:
+def is_fixed(array: Any) -> bool:
     """Return whether nobody can write to the memory of an array: it lies in a mapped file, or in bytes."""
     while isinstance(array, np.ndarray):
         if array.flags.writeable:

@@ -9,9 +9,9 @@ from typing import Any
 from ovgpu.model import Model, Node, Output
 from ovgpu.ops.arithmetic.arithmetic import Add
 from ovgpu.ops.attention.attention import ScaledDotProductAttention
+from ovgpu.ops.base.lazy import Joined
 from ovgpu.ops.base.op import Op, op_of
 from ovgpu.ops.base.view import View, dense_strides
-from ovgpu.ops.fused._joined import Joined
 from ovgpu.ops.fused.compressed import CompressedMatMul
 from ovgpu.ops.fused.quantized import QuantizedMatMul
 from ovgpu.ops.infrastructure.graph import Constant

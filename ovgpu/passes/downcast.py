@@ -26,6 +26,7 @@ import numpy as np
 
 from ovgpu.model import Model, Node, Output
 from ovgpu.ops.base.elementwise import Elementwise
+from ovgpu.ops.base.lazy import Converted
 from ovgpu.ops.base.op import Op, is_own, op_of
 from ovgpu.ops.base.storage import decode
 from ovgpu.ops.base.xp import NUMPY
@@ -37,12 +38,13 @@ from ovgpu.ops.fused.quantized import QuantizedConvolution, QuantizedMatMul
 from ovgpu.ops.infrastructure.graph import Constant
 from ovgpu.ops.quantization import Dequantize, Quantize
 from ovgpu.ops.shape.shape import ShapeOf
-from ovgpu.passes._derived import derived
+from ovgpu.passes._derived import derived, is_fixed
 from ovgpu.passes._graph import HALVES, NodeBuilder, users_of
 from ovgpu.types import Type
 from ovgpu.types.mapped import let_go
 
 CODE_OPS = (QuantizedConvolution, QuantizedMatMul, Dequantize)  # ops of 8-bit codes, whose results may have any type
+SMALL_BYTES = 1 << 20  # of weights that the host converts: the card's kernel has to be compiled first
 SMALLEST_NORMAL = {Type.f16: 2.0**-14, Type.bf16: 2.0**-126}
 
 
@@ -56,22 +58,22 @@ class Level(Enum):
     INTEGRAL = 4  # likewise, computed from integers and constants alone
 
 
-def downcast(model: Model, dtype: Type | None, cache_dtype: Type | None) -> None:
+def downcast(model: Model, dtype: Type | None, cache_dtype: Type | None, on_card: bool = False) -> None:
     """Rewrite the model in place. Port specs must be inferred beforehand; they are inferred again.
 
     ``dtype``: f16, bf16, or None if layers stay f32. ``cache_dtype``: likewise for the variables that hold keys and
-    values.
+    values. ``on_card``: the card converts large weights of products.
     """
     types = {port.spec.type for node in model.ops for port in node.ports}
     if (dtype or cache_dtype) and Type.f32 in types and Type.dynamic not in types:
-        _Downcast(model, dtype, cache_dtype).run()
+        _Downcast(model, dtype, cache_dtype, on_card).run()
 
 
 class _Downcast:
     """Downcast of one model."""
 
-    def __init__(self, model: Model, dtype: Type | None, cache_dtype: Type | None) -> None:
-        self.model, self.dtype, self.cache_dtype = model, dtype, cache_dtype
+    def __init__(self, model: Model, dtype: Type | None, cache_dtype: Type | None, on_card: bool) -> None:
+        self.model, self.dtype, self.cache_dtype, self.on_card = model, dtype, cache_dtype, on_card
         self.variables = _find_caches(model) if cache_dtype else set[str]()
         self.users = users_of(model)
         self.levels: dict[Output, Level] = {}
@@ -222,11 +224,26 @@ class _Downcast:
         op = (Convert if target_type == Type.f32 else ConvertDown)(destination_type=target_type)
         if _is_constant(port):
             stored = _stored(port)
+            if self._is_converted_on_card(port, stored):
+                lazy: Any = Converted(stored, op, target_type.storage)
+                added: Output = NodeBuilder(port.node).add(Constant(element_type=target_type, value=lazy))
+                return added
             value = derived(("downcast", target_type), [stored], lambda: _converted(op, stored, target_type))
             let_go(stored)
             return NodeBuilder(port.node).constant(value, target_type)
         converted: Output = NodeBuilder(around).add(op, port)
         return converted
+
+    def _is_converted_on_card(self, port: Output, stored: Any) -> bool:
+        """Return whether the card converts a constant. Later passes do not read the weights of a product, and nobody
+        can change those of a file before they are uploaded."""
+        return (
+            self.on_card
+            and stored.dtype == np.float32
+            and stored.nbytes > SMALL_BYTES
+            and is_fixed(stored)
+            and all(user.op.name in ("MatMul", "Gather") for user in self.users[port])
+        )
 
     # ---- variables that hold keys and values
 

@@ -22,6 +22,7 @@ from ovgpu.errors import Error, OpError
 from ovgpu.lowering.loops import TRIP_COUNT_KEY
 from ovgpu.lowering.program import Program, Segment, Step
 from ovgpu.lowering.program_for import program_for
+from ovgpu.ops.base.lazy import sources_of
 from ovgpu.ops.base.op import Array
 from ovgpu.ops.base.strided import same_memory
 from ovgpu.runtime.backend import Backend, Call, Uncaptured
@@ -59,7 +60,7 @@ class Executor:
                 source = value.source
                 entry = constants.get(id(source))
                 if entry is None:  # the entry also holds the source, so that its id is not reused
-                    check_unchanged([source])
+                    check_unchanged(sources_of(source))
                     entry = constants[id(source)] = source, backend.constant(source)
                 self.arrays[value.id] = entry[1]
         self.constants = constants

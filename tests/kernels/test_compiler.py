@@ -360,7 +360,7 @@ def test_threads_that_ask_for_a_kernel_at_once(compilers: int, card: None, monke
 def test_kernels_are_compiled_before_constants_are_uploaded(card: None, monkeypatch: pytest.MonkeyPatch) -> None:
     from ovgpu.backends.cuda import transfer
 
-    watched, upload = Watched(monkeypatch), transfer._upload
+    watched, upload = Watched(monkeypatch), transfer.upload
     order: list[str] = []
     started = threading.Event()
 
@@ -374,7 +374,7 @@ def test_kernels_are_compiled_before_constants_are_uploaded(card: None, monkeypa
         upload(*arguments)
 
     watched.before = compiling
-    monkeypatch.setattr(transfer, "_upload", uploading)
+    monkeypatch.setattr(transfer, "upload", uploading)
     net = Net("constant")
     net.result(
         net.layer(
@@ -398,7 +398,7 @@ def test_constants_that_could_not_be_uploaded_are_forgotten(card: None, monkeypa
     net.result(net.layer("Add", "opset1", [x, net.const(np.full((64,), 3, np.float32))]))
     model = compiled(net, 0)
     with monkeypatch.context() as patched:
-        patched.setattr(transfer, "_upload", lambda *_: (_ for _ in ()).throw(ov.DeviceError("the copy failed")))
+        patched.setattr(transfer, "upload", lambda *_: (_ for _ in ()).throw(ov.DeviceError("the copy failed")))
         with pytest.raises(ov.DeviceError, match="the copy failed"):
             model([np.zeros((2, 64), np.float32)])
     np.testing.assert_array_equal(model([np.zeros((2, 64), np.float32)])[0], np.full((2, 64), 3))

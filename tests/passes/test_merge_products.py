@@ -12,7 +12,7 @@ import pytest
 import ovgpu as ov
 from ovgpu.lowering.build import build
 from ovgpu.model import Model, all_nodes
-from ovgpu.ops.fused._joined import Joined
+from ovgpu.ops.base.lazy import Joined
 from ovgpu.passes import Target, prepare
 from ovgpu.spec import Spec, dims_of
 from ovgpu.symbolic import Table

@@ -13,6 +13,7 @@ from ovgpu.backends.cuda import current, errors, kernel_cache, rt
 from ovgpu.backends.cuda.blas import Blas
 from ovgpu.backends.cuda.choices import Choices, measured
 from ovgpu.backends.cuda.completion import EventCompletion
+from ovgpu.backends.cuda.constants import slab
 from ovgpu.backends.cuda.cudnn import Dnn, Plans
 from ovgpu.backends.cuda.cufft import Fft
 from ovgpu.backends.cuda.elementwise import NoKernelError
@@ -24,7 +25,7 @@ from ovgpu.backends.cuda.kernels import Kernel
 from ovgpu.backends.cuda.launch import Launcher
 from ovgpu.backends.cuda.profile import EventClock
 from ovgpu.backends.cuda.slicing import MAX_PARTS, Slicing
-from ovgpu.backends.cuda.transfer import PinnedCopy, fetch, fetch_pinned, pinned, send, slab
+from ovgpu.backends.cuda.transfer import PinnedCopy, fetch, fetch_pinned, pinned, send
 from ovgpu.backends.cuda.xp import CupyAdapter
 from ovgpu.errors import explain
 from ovgpu.ops.base.op import Array, Op, evaluate
@@ -128,9 +129,13 @@ class CudaBackend:
                 upload()
 
         with self.active():
-            arrays, upload = slab([value for value in values if value.dtype != object], self.stream)
+            arrays, upload = slab([value for value in values if value.dtype != object], self.stream, self._compute)
         on_device = iter(arrays)
         return [value if value.dtype == object else next(on_device) for value in values], copy
+
+    def _compute(self, op: Op, source: Array, result: Array) -> None:
+        for call in self.bind(op, [source], [result], (), [Type.of(result.dtype)]):
+            call()
 
     def to_host(self, array: Array) -> Any:
         if isinstance(array, np.ndarray):

@@ -1,11 +1,10 @@
-"""Copies between host and device: pinned memory, copies in captured graphs, and constants in one slab."""
+"""Copies between host and device through pinned memory, and in captured graphs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from itertools import accumulate
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -16,7 +15,6 @@ from ovgpu.ops.base.op import Array
 from ovgpu.runtime.backend import Transfer
 from ovgpu.types.mapped import let_go
 
-ALIGNMENT_BYTES = 256  # of constants in a slab; at least the widest load of a kernel
 # On an H100's host, chunks of 1 to 32 MiB moved 7 to 11 GB/s to the card and 6 to 8 GB/s back, whatever their size.
 CHUNK = 16 << 20  # bytes of each of the two staging buffers for uploads: one is filled while the other is copied
 DOWNLOAD_CHUNK = 4 << 20  # bytes of each staging buffer for downloads
@@ -58,35 +56,25 @@ def pinned(nbytes: int) -> Array:
     return np.frombuffer(cuda.alloc_pinned_memory(max(nbytes, 1)), np.uint8, nbytes)
 
 
-def slab(values: Sequence[Array], stream: Any) -> tuple[list[Array], Callable[[], None]]:
-    """Return device arrays for host arrays in one block of memory, and the function that copies them and waits.
-
-    Each host array is read once.
-    """
-    if not values:
-        return [], lambda: None
-    cupy = rt.cupy()
-    offsets = [0, *accumulate(-(-value.nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES for value in values)]
-    block = cupy.cuda.alloc(max(offsets[-1], 1))
-    arrays = [cupy.ndarray(value.shape, value.dtype, memptr=block + begin) for value, begin in zip(values, offsets)]
-    return arrays, partial(_upload, values, offsets, block, stream)
-
-
 def send(source: Array, target: Array, stream: Any) -> None:
     """Copy a host array into a contiguous device array of its shape and dtype, and wait."""
-    _upload([source], [0, source.nbytes], target.data, stream)
+    upload(chunks([(0, source)], target.data, stream), source.nbytes, stream)
 
 
-def _upload(values: Sequence[Array], offsets: Sequence[int], target: Any, stream: Any) -> None:
-    """Copy host arrays to the device in chunks through pinned memory, and wait.
+Chunk = tuple[Sequence[tuple[int, Array]], Callable[[Array], None]]
+"""Part of an upload: pairs of an offset in pinned memory and bytes of the host that are copied to there, and the
+function that is called with the pinned memory, and enqueues its copy."""
 
-    While one chunk is copied to the device, the host fills the next one. ``offsets`` are the arrays' byte offsets from
-    ``target``, and the end of the last one.
+
+def upload(chunks: Iterable[Chunk], nbytes: int, stream: Any) -> None:
+    """Upload chunks of at most `CHUNK` bytes, ``nbytes`` in all, and wait.
+
+    While one chunk is copied to the device, the host fills the next one. Pages of files that were read are let go.
     """
-    staging = _staging(offsets[-1], CHUNK)
+    staging = _staging(nbytes, CHUNK)
     copied: list[Any] = [None] * len(staging)  # the event of each buffer's last copy
     with _draining(stream):
-        for index, (begin, parts) in enumerate(_chunks(values, offsets)):
+        for index, (parts, enqueue) in enumerate(chunks):
             slot = index % len(staging)
             if copied[slot] is not None:
                 copied[slot].synchronize()
@@ -95,8 +83,33 @@ def _upload(values: Sequence[Array], offsets: Sequence[int], target: Any, stream
                 end = offset + part.size
                 staging[slot][offset:end] = part
                 let_go(part)
-            (target + begin).copy_from_host_async(staging[slot].ctypes.data, end, stream)
+            enqueue(staging[slot][:end])
             copied[slot] = stream.record()
+
+
+def chunks(values: Iterable[tuple[int, Array]], target: Any, stream: Any) -> Iterator[Chunk]:
+    """Yield the chunks of host arrays, each with its byte offset from ``target``, in the order of their offsets."""
+    first, parts = 0, list[tuple[int, Array]]()
+
+    def chunk() -> Chunk:
+        return parts, partial(enqueue_copy, target + first, stream)
+
+    for begin, value in values:
+        remaining = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+        while remaining.size:
+            if begin - first >= CHUNK:
+                yield chunk()
+                first, parts = begin, []
+            part = remaining[: first + CHUNK - begin]
+            parts.append((begin - first, part))
+            remaining, begin = remaining[part.size :], begin + part.size
+    if parts:
+        yield chunk()
+
+
+def enqueue_copy(target: Any, stream: Any, source: Array) -> None:
+    """Enqueue a copy of pinned memory to the device address ``target``."""
+    target.copy_from_host_async(source.ctypes.data, source.size, stream)
 
 
 def fetch(source: Array, target: Array, stream: Any) -> None:
@@ -160,19 +173,3 @@ def _draining(stream: Any) -> Iterator[None]:
             stream.synchronize()
         raise
     stream.synchronize()
-
-
-def _chunks(values: Sequence[Array], offsets: Sequence[int]) -> Iterator[tuple[int, list[tuple[int, Array]]]]:
-    """Split arrays into chunks: yield (offset in the slab, [(offset in the chunk, bytes of an array)])."""
-    first, parts = 0, list[tuple[int, Array]]()
-    for value, begin in zip(values, offsets):
-        remaining = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
-        while remaining.size:
-            if begin - first >= CHUNK:
-                yield first, parts
-                first, parts = begin, []
-            part = remaining[: first + CHUNK - begin]
-            parts.append((begin - first, part))
-            remaining, begin = remaining[part.size :], begin + part.size
-    if parts:
-        yield first, parts
