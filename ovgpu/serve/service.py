@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 
 from ovgpu.errors import Error
+from ovgpu.serve.classification import MAX_CLASSES
 from ovgpu.serve.errors import ServeError, Status, invalid, public
 from ovgpu.serve.inference import infer, named_outputs, numbered_inputs, wanted_outputs
 from ovgpu.serve.models import Models, Version
-from ovgpu.serve.protocol import CONTROL_ID, InferenceRequest, InferenceResponse, NamedTensor, SequenceStep
+from ovgpu.serve.protocol import CONTROL_ID, InferenceRequest, InferenceResponse, NamedTensor, Placement, SequenceStep
 from ovgpu.serve.sequences import OpenSequences
 from ovgpu.serve.shared_memory import SharedMemory
 from ovgpu.types import Type
@@ -114,7 +115,7 @@ class Service:
             named = named_outputs(version.engine, wanted, outputs)
         for i, (_, output) in enumerate(wanted):
             if output.placement is not None:
-                named[i] = await self.memory.write(named[i], output.placement)
+                named[i] = await self._placed(version, named[i], output.placement)
         if log.isEnabledFor(logging.DEBUG):
             shapes = [{tensor.name: tensor.array.shape for tensor in tensors} for tensors in (request.inputs, named)]
             log.debug("inference of model '%s', version %s: %s to %s", request.model, version.number, *shapes)
@@ -122,11 +123,23 @@ class Service:
             named.append(NamedTensor(CONTROL_ID, Type.u64, np.array([step.id], np.uint64)))
         return InferenceResponse(request.model, version.number, request.id, named, parameters)
 
+    async def _placed(self, version: Version, output: NamedTensor, place: Placement) -> NamedTensor:
+        """Write an output to shared memory. If that fails, the output of a step, which has run, is in the response."""
+        try:
+            return await self.memory.write(output, place)
+        except ServeError as error:
+            if not version.engine.stateful:
+                raise
+            log.warning("output '%s' of model '%s' is in its response: %s", output.name, version.name, error)
+            return output
+
     def _inputs(self, version: Version, request: InferenceRequest, step: SequenceStep | None) -> dict[int, Any]:
         """Return the inputs of a request by index. Raise ServeError for inputs or outputs that the version lacks."""
         if step is not None and request.version not in ("", version.number):
             raise invalid(f"sequence {step.id!r} began on version {version.number}, not {request.version}")
         for index, output in wanted_outputs(version.engine, request):
+            if step is not None and output.classes > MAX_CLASSES:  # checked before the step runs
+                raise invalid(f"output '{output.name}' has up to {MAX_CLASSES} classes")
             if output.placement is not None:
                 self.memory.check_output(version.engine.outputs[index], output.placement)
         return numbered_inputs(version.engine, request, step is not None and step.strict)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import logging
 import os
 import struct
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -101,18 +105,36 @@ class FolderStore(MemoryStore):
     """Folder with a file for each sequence that has a checkpoint, for one server at a time.
 
     Only the server's user can read the files. The permissions of a folder that exists are left alone: others may use it
-    as well. Raises: Error if files cannot be written there.
+    as well. Files of sequences that no model continues are deleted after ``idle`` seconds of the server.
+
+    Raises: Error if files cannot be written there.
     """
 
     def __init__(self, folder: Path, idle: float) -> None:
         super().__init__(idle)
         self.is_shared = True
-        self._folder = folder
+        self._folder, self._began, self._lock = folder, time.time(), -1
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             check_writable(folder / "new.sequence")
         except OSError as error:
             raise Error(f"states cannot be saved in {folder}: {error}") from None
+
+    async def open(self, wanted: Callable[[Key, int], None]) -> None:
+        """Lock the folder. Raise Error if another server uses it."""
+        self._lock = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._lock)
+            raise Error(f"another server saves its states in {self._folder}") from None
+        except OSError as error:  # some file systems have no locks
+            log.warning("%s cannot be locked (%s): no other server may use it", self._folder, error.strerror)
+        await super().open(wanted)
+
+    async def close(self) -> None:
+        os.close(self._lock)
+        await super().close()
 
     async def saved(self) -> list[tuple[Key, str]]:
         """Return (key, version) of the sequences of all files. Files that cannot be read are logged.
@@ -154,6 +176,8 @@ class FolderStore(MemoryStore):
 
     async def save(self, key: Key, epoch: int, checkpoint: Checkpoint | None) -> bool:
         """Write a checkpoint, or delete the last one."""
+        if not await self.check(key, epoch):
+            return False
         if checkpoint is None:
             await self._change(self._remove, key)
         else:
@@ -168,6 +192,20 @@ class FolderStore(MemoryStore):
     async def end(self, key: Key, epoch: int, checkpoint: Checkpoint | None) -> None:
         await self._change(self._remove, key)
         await super().end(key, epoch, checkpoint)
+
+    async def touch(self, held: Iterable[tuple[Key, int]]) -> None:
+        held = list(held)
+        await super().touch(held)
+        await self._change(self._forget, [key for key, _ in held])
+
+    def _forget(self, held: Sequence[Key]) -> None:
+        """Delete the files of sequences that the server does not have, and that are too old."""
+        ours, now = {self._file(key) for key in held}, time.time()
+        for file in self._folder.glob("*.sequence"):
+            with suppress(FileNotFoundError):
+                if file not in ours and now - max(file.stat().st_mtime, self._began) > self._idle:
+                    log.warning("%s is deleted: its sequence was idle for %g seconds", file, self._idle)
+                    file.unlink()
 
     async def _read(self, key: Key) -> Checkpoint | None:
         """Return the checkpoint in the file of a sequence. None if there is no file, or it is malformed."""

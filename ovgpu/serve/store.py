@@ -25,7 +25,7 @@ Key = tuple[str, SequenceId]
 PATIENCE_SECONDS = 30.0  # that the server of a sequence has to hand it over
 ASK_SECONDS = 1.0  # after which it is asked again
 ENDED_SECONDS = 30.0  # for which the end of a sequence is known, so that late changes have no effect
-MAX_ANSWERS = 4096  # of sequences that have ended, in the memory of a server
+MAX_ANSWERS, MAX_ANSWER_BYTES = 4096, 64 << 20  # of sequences that have ended, in the memory of a server
 FIRST_PAUSE, LAST_PAUSE = 0.005, 0.1  # seconds between looks whether it has done so
 
 
@@ -176,6 +176,12 @@ class _Entry:
     checkpoint: Checkpoint | None = None
     ended: bool = False
 
+    @property
+    def answer_bytes(self) -> int:
+        """Bytes of the answer of a sequence that has ended."""
+        answer = None if self.checkpoint is None else self.checkpoint.answer
+        return 0 if answer is None else sum(array.nbytes for array in answer.outputs)
+
     def drop_answer(self) -> None:
         """Forget the answer of a sequence that has ended. Its end is known for some time."""
         self.checkpoint, self.expires = None, min(self.expires, time.monotonic() + ENDED_SECONDS)
@@ -184,14 +190,16 @@ class _Entry:
 class MemoryStore(SequenceStore):
     """Store in the memory of this process. Stores with the same ``entries`` are views of several servers.
 
-    Each of them keeps the answers of the last `MAX_ANSWERS` sequences that have ended with one.
+    Each of them keeps the answers of the last sequences that have ended with one: up to `MAX_ANSWERS`, and up to
+    `MAX_ANSWER_BYTES`.
     """
 
     def __init__(self, idle: float, entries: dict[Key, Any] | None = None) -> None:
         self._idle, self.is_shared = idle, entries is not None
         self._entries: dict[Key, _Entry] = {} if entries is None else entries
         self._wanted: Callable[[Key, int], None] | None = None
-        self._answered = deque[_Entry]()  # sequences that have ended with an answer; those that are forgotten have none
+        # Sequences that have ended with an answer, and its bytes. Those that are forgotten have no answer any more.
+        self._answered, self._answered_bytes = deque[tuple[_Entry, int]](), 0
 
     async def open(self, wanted: Callable[[Key, int], None]) -> None:
         self._wanted = wanted
@@ -240,9 +248,18 @@ class MemoryStore(SequenceStore):
             if checkpoint is None:
                 entry.drop_answer()
             else:
-                self._answered.append(entry)
-                if len(self._answered) > MAX_ANSWERS:
-                    self._answered.popleft().drop_answer()
+                self._keep_answer(entry)
+
+    def _keep_answer(self, entry: _Entry) -> None:
+        """Add a sequence to those that have ended with an answer. If they are too many, the oldest answers go."""
+        self._answered.append((entry, entry.answer_bytes))
+        self._answered_bytes += entry.answer_bytes
+        while len(self._answered) > MAX_ANSWERS or (
+            self._answered_bytes > MAX_ANSWER_BYTES and len(self._answered) > 1
+        ):
+            oldest, nbytes = self._answered.popleft()
+            self._answered_bytes -= nbytes
+            oldest.drop_answer()
 
     async def ended(self, key: Key) -> Checkpoint | None:
         entry = self._entry(key)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ovgpu.serve import classification
-from ovgpu.serve.classification import classified
+from ovgpu.serve.classification import MAX_CLASSES, classified
 from ovgpu.serve.protocol import NamedTensor
 from ovgpu.types import Type
 from tests.batching.nets import sums
@@ -93,6 +93,7 @@ def test_states_have_no_rows(client: Client) -> None:
     x = np.arange(8, dtype=np.float32)[None]
     start = {"sequence_id": 1, "sequence_start": True}
     assert "has no output" in fails("INVALID_ARGUMENT", classes, client, "sums", {"x": x}, "nothing", **start)
+    assert "up to" in fails("INVALID_ARGUMENT", classes, client, "sums", {"x": x}, count=MAX_CLASSES + 1, **start)
     found = classes(client, "sums", {"x": x}, **start, count=1)
     assert found[0].split(":")[1] == "7" and len(found) == 1
     assert classes(client, "sums", {"x": x}, "steps", sequence_id=1, sequence_end=True) == ["2:0"]

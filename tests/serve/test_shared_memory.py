@@ -311,6 +311,25 @@ def test_memory_that_the_system_does_not_have(client: Client, region: Any, monke
     client.client.infer("echo", given, outputs=[placed_output(client)])
 
 
+def test_a_step_that_has_run_is_answered_in_its_response(
+    client: Client, region: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If its output cannot be written, an error would hide that the state has moved."""
+
+    def full(*_: Any) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    given, output = client.inputs({"x": np.zeros((1, 4), np.float32)}), placed_output(client, byte_size=16)
+    client.client.infer("count", given, outputs=[output], sequence_id=1, sequence_start=True)
+    assert shm.get_contents_as_numpy(region, np.float32, (1, 4))[0, 0] == 1
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", full)
+        second = client.client.infer("count", given, outputs=[output], sequence_id=1)
+    assert second.as_numpy("y")[0, 0] == 2
+    last = client.client.infer("count", given, outputs=[output], sequence_id=1, sequence_end=True)
+    assert shm.get_contents_as_numpy(region, np.float32, (1, 4))[0, 0] == 3 and last.get_output("y") is not None
+
+
 def test_large_inputs_are_limited_like_bodies(client: Client) -> None:
     rows = MIB // 12 + 1
     with memory(2 * MIB) as (key, _):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import pickle
 import time
 import weakref
@@ -326,6 +327,21 @@ def test_answers_of_ended_sequences_are_limited(tmp_path: Path, monkeypatch: pyt
     asyncio.run(run(FolderStore(tmp_path, IDLE)))
 
 
+def test_bytes_of_answers_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last one stays, whatever its size."""
+    monkeypatch.setattr(store, "MAX_ANSWER_BYTES", 100)
+
+    async def run() -> None:
+        made = MemoryStore(IDLE)
+        for id, size in enumerate([40, 40, 40, 40, 1000, 40]):
+            answer = Answer(1, b"digest", (np.zeros(size, np.uint8),))
+            await made.end(("m", id), await made.start(("m", id)) or 0, Checkpoint("1", "digest", 1, None, answer))
+            kept = [other for other in range(id + 1) if await made.ended(("m", other)) is not None]
+            assert kept == [[0], [0, 1], [1, 2], [2, 3], [4], [5]][id]
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize("way", ["start", "idle", "limit"])
 def test_answers_that_are_forgotten_are_freed(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "MAX_ANSWERS", 1)
@@ -561,5 +577,52 @@ def test_a_start_that_is_not_anew_keeps_a_file(tmp_path: Path, monkeypatch: pyte
         file.write_bytes(b"another one's file")
         assert await FolderStore(tmp_path, IDLE).start(KEY, anew=False) is not None
         assert not list(tmp_path.iterdir())
+
+    asyncio.run(run())
+
+
+def test_a_folder_has_one_server(tmp_path: Path) -> None:
+    async def run() -> None:
+        first, second = FolderStore(tmp_path, IDLE), FolderStore(tmp_path, IDLE)
+        await first.open(lambda *_: None)
+        with pytest.raises(Error, match=f"another server saves its states in {tmp_path}"):
+            await second.open(lambda *_: None)
+        await first.close()
+        await second.open(lambda *_: None)
+        await second.close()
+
+    asyncio.run(run())
+
+
+def test_an_epoch_that_is_over_writes_no_file(tmp_path: Path) -> None:
+    async def run() -> None:
+        folder = FolderStore(tmp_path, IDLE)
+        first, second = [await folder.start(KEY) or 0 for _ in range(2)]
+        assert await folder.save(KEY, second, checkpoint(2))
+        assert not await folder.save(KEY, first, checkpoint(1))
+        assert not await folder.save(KEY, first, None)
+        assert steps_of(await FolderStore(tmp_path, IDLE).take(KEY)) == 2
+
+    asyncio.run(run())
+
+
+def test_files_that_nobody_continues_are_deleted(tmp_path: Path) -> None:
+    """Only those that are idle, while a server runs, for longer than sequences may be."""
+
+    async def run() -> None:
+        before = FolderStore(tmp_path, IDLE)
+        for id in ("held", "idle"):
+            assert await before.save(("m", id), await before.start(("m", id)) or 0, checkpoint(1))
+        for file in tmp_path.iterdir():
+            os.utime(file, (0, 0))
+        folder = FolderStore(tmp_path, 0.5)
+        taken = await folder.take(("m", "held"))
+        assert taken is not None
+        await folder.touch([(("m", "held"), taken.epoch)])
+        assert len(await folder.saved()) == 2
+        await asyncio.sleep(0.6)
+        await folder.touch([(("m", "held"), taken.epoch)])
+        assert [key for key, _ in await folder.saved()] == [("m", "held")]
+        assert await folder.start(("m", "idle"), anew=False) is not None
 
     asyncio.run(run())
