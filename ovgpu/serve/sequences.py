@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 FindVersion = Callable[[str, str], AbstractAsyncContextManager[Version | None]]
 TOUCH_SECONDS = 15.0  # between messages to the store that a sequence is still open, at most
 LARGE = 1 << 16  # bytes of inputs whose digest is computed on another thread than the event loop's
+SAVED_TOGETHER = 64  # sequences for which it is time
 MAX_ID = 1 << 53  # of ids that the server chooses: all programs have exact integers up to here
 T = TypeVar("T")
 
@@ -113,16 +114,20 @@ class OpenSequences(SequenceTable[Key, ClientSequence]):
                 if sequence.handle is not None and sequence.users == 1 and self._clock() - sequence.used > seconds:
                     log.info("sequence %r of model '%s' ends after %g idle seconds", key[1], key[0], seconds)
                     await self._end(key, sequence, None)
-        for key, sequence in self.all():
-            if self._is_old(sequence):
-                async with self.turn(key, ClientSequence) as current:
-                    if current.handle is not None and self._is_old(current):
-                        await self._save(key, current)
+        # A sequence with a step that runs or waits is saved after the step: others do not wait for it here.
+        old = [key for key, sequence in self.all() if self._is_old(sequence) and not sequence.users]
+        for first in range(0, len(old), SAVED_TOGETHER):
+            await asyncio.gather(*map(self._save_old, old[first : first + SAVED_TOGETHER]))
         now = time.monotonic()
         if now - self._touched > min(self._idle / 4, TOUCH_SECONDS):
             self._touched = now
             with suppress(StoreError):  # logged by the store
                 await self._store.touch((key, found.epoch) for key, found in self.all() if found.handle is not None)
+
+    async def _save_old(self, key: Key) -> None:
+        async with self.turn(key, ClientSequence) as sequence:
+            if sequence.handle is not None and self._is_old(sequence):
+                await self._save(key, sequence)
 
     def idle_seconds(self, sequence: ClientSequence) -> float:
         own = None if sequence.handle is None else sequence.version.idle_seconds
@@ -176,7 +181,7 @@ class OpenSequences(SequenceTable[Key, ClientSequence]):
                 digest = digest_of(inputs) if _is_small(inputs) else await asyncio.to_thread(digest_of, inputs)
             again = self._repeated(sequence, step, version, ended, digest)
             outputs = await self._new(key, sequence, step, version, inputs, digest) if again is None else again.outputs
-            if sequence.handle is not None and (step.end or self._is_due(sequence)):
+            if sequence.handle is not None and (step.end or self._is_due(sequence) or self._is_old(sequence)):
                 await _whole(self._complete(key, sequence, step.end))
             return StepResult(outputs, version, sequence.saved_steps if self._checkpoints else None)
 

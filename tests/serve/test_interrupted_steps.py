@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from ovgpu.batching.gathering import Work, begin, complete
+from ovgpu.serve.client_sequence import Checkpoints
 from ovgpu.serve.errors import ServeError, Status
 from ovgpu.serve.protocol import SequenceStep
 from ovgpu.serve.sequences import OpenSequences
@@ -87,16 +88,18 @@ class SlowStore(MemoryStore):
 class Served:
     """Sequences of a model in some versions."""
 
-    def __init__(self, store: MemoryStore | None = None, *versions: str) -> None:
+    def __init__(
+        self, store: MemoryStore | None = None, *versions: str, checkpoints: Checkpoints | None = None
+    ) -> None:
         self.versions = {number: FakeVersion(number) for number in versions or ("1",)}
-        self.sequences = OpenSequences(60, self._find, store)  # type: ignore[arg-type]
+        self.sequences = OpenSequences(60, self._find, store, checkpoints)  # type: ignore[arg-type]
 
     @asynccontextmanager
     async def _find(self, name: str, number: str) -> AsyncIterator[Any]:
         yield self.versions.get(number)
 
-    async def step(self, *flags: str, number: int | None = None, version: str = "1") -> Any:
-        step = SequenceStep("a", "start" in flags, "end" in flags, number=number)
+    async def step(self, *flags: str, number: int | None = None, version: str = "1", id: str = "a") -> Any:
+        step = SequenceStep(id, "start" in flags, "end" in flags, number=number)
         inputs: dict[int, Any] = {0: np.zeros(3, np.float32)}
         found: Any = self.versions[version]
         return await self.sequences.infer(found, "m", step, lambda version: inputs)
@@ -216,3 +219,34 @@ def test_a_start_that_waits_for_the_store_when_the_server_stops_does_not_begin()
         assert served.is_empty()
 
     run(main())
+
+
+class NotedStore(MemoryStore):
+    """Store of a server whose sequences others share. ``saved`` has (id, steps) of each checkpoint."""
+
+    def __init__(self) -> None:
+        super().__init__(60, {})
+        self.saved: list[tuple[Any, int]] = []
+
+    async def save(self, key: Any, epoch: int, checkpoint: Any) -> bool:
+        self.saved.append((key[1], checkpoint.steps))
+        return await super().save(key, epoch, checkpoint)
+
+
+def test_a_step_that_runs_keeps_no_other_sequence_from_being_saved() -> None:
+    async def sweep_while_a_step_runs() -> None:
+        store = NotedStore()
+        served = Served(store, checkpoints=Checkpoints(seconds=0.02))
+        for id in ("a", "b"):
+            await served.step("start", id=id)
+        engine = served.versions["1"].engine
+        engine.held = True
+        running = asyncio.ensure_future(served.step(id="a"))
+        await asyncio.sleep(0.05)
+        await served.sequences.sweep()
+        assert store.saved == [("b", 1)] and not running.done()
+        engine.open_handles[0].run()
+        await running
+        assert store.saved == [("b", 1), ("a", 2)]  # a sequence that is never idle is saved after its steps
+
+    run(sweep_while_a_step_runs())
