@@ -25,14 +25,13 @@ from google.protobuf.message import DecodeError
 from ovgpu.serve.calls import recorded
 from ovgpu.serve.deadlines import Deadlines, Limit, Timer
 from ovgpu.serve.errors import ServeError, Status, invalid
+from ovgpu.serve.health_calls import HealthCalls
 from ovgpu.serve.held_bytes import HeldBytes
 from ovgpu.serve.tokens import Tokens
 
 INTERFACE = "gRPC"
 LIVE = ("ServerLive", "ServerReady")  # methods that need no token; their messages, which are empty, are not read
 HEALTH = "/grpc.health.v1.Health/"  # service that needs no token
-HEALTH_SECONDS = 1.0  # within which a message of this service must arrive
-MAX_HEALTH_MESSAGES = 16  # of this service that are received at a time: they come from anyone, and do not count as held
 LATE_SECONDS = 0.25  # after which a message that has not arrived counts as held
 MESSAGE_SECONDS = 60.0  # within which a message must arrive
 ANSWER_SECONDS = 60.0  # within which a client must read an answer
@@ -55,11 +54,10 @@ class GuardInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     ) -> None:
         self._tokens, self._held, self._message_bytes = tokens, held, message_bytes
         self._max_calls, self._idle_seconds = max_calls, idle_seconds
-        self._calls = self._health_calls = 0
+        self._calls, self._health = 0, HealthCalls(max_calls)
         self._late, self._messages = Deadlines(LATE_SECONDS), Deadlines(MESSAGE_SECONDS - LATE_SECONDS)
         self._idle, self._unread = Deadlines(idle_seconds), Deadlines(ANSWER_SECONDS)
         self._wrapped: dict[str, Any] = {}  # handlers by method
-        self._health_messages = asyncio.Semaphore(MAX_HEALTH_MESSAGES)
 
     async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:
         """Return the handler of a method, wrapped; None if there is no such method."""
@@ -78,7 +76,6 @@ class GuardInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         async def received(context: Any) -> Any:
             try:
                 if health:
-                    self._admit_health()
                     return _decoded(handler, await self._received_health(context))
                 self._admit(method, context)
                 return _decoded(handler, await self._received(context))
@@ -155,21 +152,13 @@ class GuardInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     def _end(self, task: asyncio.Task[Any]) -> None:
         self._calls -= 1
 
-    def _admit_health(self) -> None:
-        """Count a call of health until it ends, apart from others. Raise ServeError if too many are open."""
-        if self._health_calls >= self._max_calls:
-            raise ServeError(Status.UNAVAILABLE, f"{self._health_calls} calls of health are open already", 1)
-        self._health_calls += 1
-        _when_done(self._end_health)
-
-    def _end_health(self, task: asyncio.Task[Any]) -> None:
-        self._health_calls -= 1
-
     async def _received_health(self, context: Any) -> bytes:
-        """Return the message of a call of health. Raise ServeError if it is late."""
+        """Return the message of a call of health. Raise ServeError if it is late, or if too many others are open."""
+        host = context.peer().rpartition(":")[0]
+        self._health.admit(host)
+        _when_done(lambda task: self._health.end(host))
         try:
-            async with self._health_messages, asyncio.timeout(HEALTH_SECONDS):
-                return _present(await context.read())
+            return _present(await self._health.received(context, host))
         except TimeoutError:
             raise ServeError(Status.DEADLINE_EXCEEDED, LATE) from None
 

@@ -21,10 +21,11 @@ MAX_FRAME = 1 << 14  # bytes
 
 
 class Http2:
-    """One connection. ``window`` is the number of bytes of an answer that the server may send."""
+    """One connection of the loopback address ``host``. ``window`` is the number of bytes of an answer that the server
+    may send."""
 
-    def __init__(self, port: int, window: int = WINDOW) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port), SECONDS)
+    def __init__(self, port: int, window: int = WINDOW, host: str = "127.0.0.1") -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port), SECONDS, (host, 0))
         self._received = b""
         self._window = self._initial_window = WINDOW
         self._windows: dict[int, int] = {}  # of open streams
@@ -42,7 +43,7 @@ class Http2:
         headers = {
             ":method": "POST",
             ":scheme": "http",
-            ":path": SERVICE + method,
+            ":path": method if method.startswith("/") else SERVICE + method,
             ":authority": "localhost",
             "content-type": "application/grpc",
             "te": "trailers",

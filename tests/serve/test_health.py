@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from ovgpu.serve import grpc_guard
+from ovgpu.serve import health_calls
 from tests.harness.servers.serving import SECONDS, Serving, serving, write
+from tests.serve.http2 import Http2
 from tests.serve.test_access import TOKEN
 from tests.serve.test_models import adding
 from tests.serve.test_readiness import write_broken
@@ -105,7 +106,7 @@ def test_while_the_server_stops_it_does_not_serve(tmp_path: Path) -> None:
 def test_calls_of_health_have_limits_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They come from anyone: those that hang do not keep others from inferences, nor hold memory."""
     write(tmp_path, adding(1), "add")
-    with serving(tmp_path, max_calls=2) as server, health(server) as stub, health(server) as watching:
+    with serving(tmp_path, max_calls=4) as server, health(server) as stub, health(server) as watching:
         free = server.server.held.free
         watchers = [watch(watching, "add") for _ in range(2)]
         assert [next(watcher) for watcher in watchers] == ["SERVING"] * 2
@@ -114,9 +115,20 @@ def test_calls_of_health_have_limits_of_their_own(tmp_path: Path, monkeypatch: p
             assert client.infer("add", {"x": X})["y"][0, 0] == 2
         watchers.pop().close()
         until(lambda: check(stub) == "SERVING")
-        monkeypatch.setattr(grpc_guard, "HEALTH_SECONDS", 0.05)
+        monkeypatch.setattr(health_calls, "MESSAGE_SECONDS", 0.05)
         assert asyncio.run(hanging(server.grpc)) == "DEADLINE_EXCEEDED"
         assert server.server.held.free == free
+
+
+def test_a_host_that_floods_the_server_leaves_calls_to_others(tmp_path: Path) -> None:
+    """It begins calls, and sends no messages."""
+    write(tmp_path, adding(1), "add")
+    with serving(tmp_path, max_calls=64) as server, health(server) as stub, ExitStack() as stack:
+        flood = stack.enter_context(closing(Http2(server.server.grpc_port, host="127.0.0.2")))
+        for _ in range(200):
+            flood.call(CHECK)
+        for _ in range(20):
+            assert check(stub) == "SERVING"
 
 
 async def hanging(address: str) -> str:
