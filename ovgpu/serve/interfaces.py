@@ -8,7 +8,7 @@ import logging
 import socket
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 import uvicorn
@@ -37,6 +37,8 @@ MAX_MESSAGE = 2**31 - 1  # bytes: the largest limit that gRPC takes, an int of 3
 KEEP_ALIVE_SECONDS = 75  # after which an idle connection of HTTP is closed
 BACKLOG = 4096  # connections that wait to be accepted
 
+A = TypeVar("A", bound=HttpApp)
+
 
 class Interfaces:
     """Servers of REST and gRPC, with tokens, certificate and the limit of held bytes.
@@ -54,8 +56,8 @@ class Interfaces:
         self.held = HeldBytes(options.held_mib * MIB)
         self.port = self.grpc_port = 0  # until they are open; gRPC's stays 0 if it is switched off
 
-    def http_app(self, service: Service, kind: type[HttpApp] = HttpApp) -> HttpApp:
-        """Return the application of REST."""
+    def http_app(self, kind: type[A], service: Service) -> A:
+        """Return the application of REST, of the class ``kind``."""
         options = self._options
         return kind(service, self.tokens or self._hosts, options.body_mib * MIB, options.json_mib * MIB, self.held)
 
@@ -63,7 +65,7 @@ class Interfaces:
         """Open the ports, and answer calls by a service. Raise Error if a port cannot be opened."""
         rest = listening(self.address, self._options.port)
         try:
-            apps = (self.http_app(service), GrpcService(service, self.held), HealthService(service))
+            apps = (self.http_app(HttpApp, service), GrpcService(service, self.held), HealthService(service))
             await self.serve(rest, self._options.grpc_port, *apps)
         except BaseException:
             rest.close()
@@ -80,6 +82,9 @@ class Interfaces:
         self._grpc = None if grpc_port is None else await self._grpc_server(grpc_service, health, grpc_port)
         self._http, self._grpc_service, self.port = http, grpc_service, rest.getsockname()[1]
         self.serving = asyncio.create_task(http.serve([rest]))
+
+    def drain(self) -> None:
+        """Learn that the service drains, which it tells in this process."""
 
     async def stop(self, grace: float) -> None:
         """Wait up to ``grace`` seconds for calls to end."""
@@ -129,7 +134,7 @@ class Interfaces:
                 ("grpc.max_receive_message_length", message_bytes),
                 ("grpc.max_send_message_length", -1),
                 ("grpc.max_concurrent_streams", options.max_calls),  # of a connection; others wait in their client
-                ("grpc.so_reuseport", 0),
+                ("grpc.so_reuseport", int(options.processes > 1)),
                 *([("grpc.max_connection_age_ms", age)] if age else []),
             ],
             interceptors=[

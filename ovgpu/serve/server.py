@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import resource
 import signal
 from contextlib import suppress
@@ -16,6 +17,7 @@ from ovgpu.errors import Error
 from ovgpu.runtime.printing import counted
 from ovgpu.serve.client_sequence import Checkpoints
 from ovgpu.serve.engines import EngineOptions, open_engine
+from ovgpu.serve.front_ends import FrontEnds
 from ovgpu.serve.interfaces import MIB, Interfaces, shown
 from ovgpu.serve.models import Models, OpenEngine
 from ovgpu.serve.repository import Repository
@@ -27,6 +29,7 @@ from ovgpu.serve.store import SequenceStore, open_store
 
 log = logging.getLogger(__name__)
 
+MAX_PROCESSES = 64
 MAX_SECONDS = 86_400  # of the time for which a server stops
 
 
@@ -60,6 +63,7 @@ class ServerOptions:
     keep_going: bool = False
     allowed_hosts: tuple[str, ...] = ()
     shared_memory: bool = False
+    processes: int = 1
 
 
 class Server:
@@ -71,7 +75,7 @@ class Server:
     def __init__(self, options: ServerOptions, opener: OpenEngine | None = None) -> None:
         self._options = options
         self._read_files = self._signature()
-        self._interfaces = Interfaces(options)
+        self._interfaces = (Interfaces if options.processes == 1 else FrontEnds)(options)
         _check_numbers(options)
         self._repository = Repository(options.path, options.name)
         self._opener = opener or partial(_open_engine, options.engine)
@@ -148,8 +152,10 @@ class Server:
             for task in watching:
                 task.cancel()
             lost = await service.stop(options.grace_seconds)
-            await interfaces.stop(options.grace_seconds)
-            await models.close()
+            try:
+                await interfaces.stop(options.grace_seconds)
+            finally:
+                await models.close()
             log.info("stopped")
         if lost:
             raise Error(f"{counted(lost, 'sequence')} could not be saved: the log has the reasons")
@@ -173,6 +179,7 @@ class Server:
     async def _drain(self, service: Service) -> None:
         """Serve for some time without being ready: load balancers and clients learn that other servers must answer."""
         service.draining = True
+        self._interfaces.drain()
         if self._options.drain_seconds:
             log.info("not ready any more; stopping in %g seconds", self._options.drain_seconds)
             with suppress(TimeoutError):
@@ -233,8 +240,13 @@ def _check_numbers(options: ServerOptions) -> None:
     for port in (options.port, options.grpc_port or 0):
         if not 0 <= port < 1 << 16:
             raise Error(f"there is no port {port}")
-    if not 0 < options.body_mib <= options.held_mib:
-        raise Error(f"--max-body-mib {options.body_mib} is not from 1 to --max-held-mib {options.held_mib}")
+    if not 1 <= options.processes <= MAX_PROCESSES:
+        raise Error(f"--processes {options.processes} is not from 1 to {MAX_PROCESSES}")
+    if options.processes > 1 and not hasattr(os, "memfd_create"):
+        raise Error("--processes needs Linux")
+    if not 0 < options.body_mib <= options.held_mib // options.processes:
+        each = "" if options.processes == 1 else f" / --processes {options.processes}"
+        raise Error(f"--max-body-mib {options.body_mib} is not from 1 to --max-held-mib {options.held_mib}{each}")
     if options.state_dir and options.state_store:
         raise Error("--state-dir and --state-store exclude each other")
     if options.checkpoints and not (options.state_dir or options.state_store):
