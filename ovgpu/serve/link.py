@@ -208,14 +208,19 @@ def _pickled(message: Any) -> tuple[bytes, list[Array]]:
 
 
 def _reduced(array: Array) -> Any:
-    """Return how an array is pickled: its bytes apart, also of the types of ml_dtypes, which are no buffers."""
-    if array.dtype.kind == "V" and array.flags.c_contiguous:
-        return _viewed, (array.view(f"u{array.dtype.itemsize}"), array.dtype)
-    return array.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+    """Return how an array is pickled: its bytes apart, and its type by name.
+
+    NumPy would pickle the bytes of bfloat16 with the message, and return other objects as types, by which batches know
+    inputs that they need not convert.
+    """
+    if array.dtype.hasobject or not array.dtype.isbuiltin:
+        return array.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+    flat: Any = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return _restored, (pickle.PickleBuffer(flat), array.dtype.name, array.shape)
 
 
-def _viewed(array: Array, dtype: np.dtype[Any]) -> Array:
-    return array.view(dtype)
+def _restored(data: Any, dtype: str, shape: tuple[int, ...]) -> Array:
+    return np.frombuffer(data, np.dtype(dtype)).reshape(shape)
 
 
 REDUCTIONS = {**copyreg.dispatch_table, np.ndarray: _reduced}
