@@ -52,7 +52,7 @@ class Call:
         """Set the call's status from an error. Return the error as the client may see it, and log internal ones."""
         answer = public(error)
         self.status, self.error = answer.status, str(answer)
-        if answer.status is Status.INTERNAL and answer is not error:  # else it was logged where it was raised
+        if answer.status is Status.INTERNAL:
             log.error("%s of model '%s' failed", self.method, self.model, exc_info=error)
         error.__traceback__ = None  # its frames hold the body and the error itself: the cycle would keep the body
         return answer

@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any, cast
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from tritonclient.grpc import service_pb2
 
 from ovgpu.serve.arena import Arena
 from ovgpu.serve.calls import Call, answered
 from ovgpu.serve.grpc_health import HealthService
-from ovgpu.serve.grpc_messages import messages
+from ovgpu.serve.grpc_messages import METHODS, messages
 from ovgpu.serve.grpc_service import GrpcService
 from ovgpu.serve.http_app import Handler, HttpApp
 from ovgpu.serve.interfaces import Interfaces
@@ -35,7 +34,6 @@ from ovgpu.serve.tokens import caller
 if TYPE_CHECKING:
     from ovgpu.serve.server import ServerOptions
 
-METHODS = service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods_by_name
 WITH_JSON = {"Predict", "RepositoryIndex", "RepositoryModelLoad", "SystemSharedMemoryRegister", "LogSettings"}
 """Methods of REST that read a body if they are called by POST."""
 COUNT_SECONDS = 1.0  # between messages with the calls that were counted here
@@ -52,7 +50,7 @@ class RemoteService:
         self.stopping = asyncio.Event()
 
     async def infer(self, request: InferenceRequest, interface: str, method: str) -> InferenceResponse:
-        """Run an inference: see `Service.infer`."""
+        """Run an inference: see `Service.infer`. All processes of a machine share the clock of its deadline."""
         response: InferenceResponse = await self.call("infer", request, interface, method)
         return response
 
@@ -74,9 +72,11 @@ class RemoteHttpApp(HttpApp):
         with self._body() as body:
             if request.method == "POST" and call.method in WITH_JSON:
                 await body.read(request)
+            predicts = call.method == "Predict"
+            if predicts:
                 self._check_values(body.data)
             calling = _remote(self._service).call("rest", route, call.method, request.path_params, bytes(body.data))
-            if call.method == "Predict":  # which is cancelled if the client disconnects
+            if predicts:  # an inference is cancelled if the client disconnects
                 calling = self._while_connected(request, calling)
             code, headers, content, (call.version, call.id, call.sequence) = await calling
         return Response(content, code, headers)

@@ -14,7 +14,6 @@ from typing import Any
 
 from starlette.requests import Request
 from starlette.routing import Route
-from tritonclient.grpc import service_pb2
 
 from ovgpu.errors import Error
 from ovgpu.serve import log_queue
@@ -23,18 +22,16 @@ from ovgpu.serve.calls import Call, access, answered
 from ovgpu.serve.errors import ServeError
 from ovgpu.serve.grpc_guard import INTERFACE as GRPC
 from ovgpu.serve.grpc_health import HealthService
-from ovgpu.serve.grpc_messages import messages
+from ovgpu.serve.grpc_messages import METHODS, messages
 from ovgpu.serve.grpc_service import GrpcService
 from ovgpu.serve.http_app import INTERFACE as REST
 from ovgpu.serve.http_app import Handler, HttpApp
 from ovgpu.serve.interfaces import MIB, Interfaces, bound, listening
 from ovgpu.serve.link import Link
 from ovgpu.serve.log_settings import settings
-from ovgpu.serve.protocol import InferenceRequest, InferenceResponse
 from ovgpu.serve.service import Service
 from ovgpu.serve.tokens import caller
 
-METHODS = service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods_by_name
 SHARED_BYTES = 128 * MIB  # of shared memory for arrays, in each direction of a front end
 QUICK_SECONDS = 10.0  # a process that ends within this time after its start
 MAX_QUICK = 3  # so many of them, one after the other, end the server
@@ -83,7 +80,7 @@ class FrontEnds(Interfaces):
             link.tell("stop", grace)
         await asyncio.wait((self.serving,), timeout=grace + EXIT_SECONDS)
         self.serving.cancel()
-        await asyncio.gather(self.serving, return_exceptions=True)
+        await asyncio.wait((self.serving,))
         if not self.serving.cancelled():
             self.serving.result()
 
@@ -117,18 +114,18 @@ class FrontEnds(Interfaces):
     async def _keep(self) -> None:
         """Run a process, and another one after it, until the server stops."""
         loop, quick = asyncio.get_running_loop(), 0
-        while not self._stopping:
+        while True:
             began = loop.time()
-            code = await self._run_process()
+            process = await self._run_process()
             if self._stopping:
                 return
             quick = quick + 1 if loop.time() - began < QUICK_SECONDS else 0
             if quick == MAX_QUICK:
                 raise Error("front-end processes end as soon as they have started: the log has the reasons")
-            log.error("a front-end process has ended with exit code %s: another one starts", code)
+            log.error("a front-end process has ended with exit code %s: another one starts", process.returncode)
 
-    async def _run_process(self) -> int:
-        """Run a process until it ends, and return its exit code."""
+    async def _run_process(self) -> subprocess.Popen[bytes]:
+        """Run a process until it ends, and return it."""
         here, there = socket.socketpair()
         files = [memory_file(SHARED_BYTES) for _ in range(2)]
         passed = (there.fileno(), *files, self._sockets[0].fileno())
@@ -141,7 +138,7 @@ class FrontEnds(Interfaces):
                 process_group=0,  # Ctrl-C does not reach it
             )
         functions: dict[str, Callable[..., Awaitable[Any]]] = {
-            "infer": self._infer,
+            "infer": self._service.infer,
             "rest": self._rest,
             "grpc": self._grpc_call,
             "health": self._health.status,
@@ -154,14 +151,9 @@ class FrontEnds(Interfaces):
         try:
             await asyncio.get_running_loop().create_connection(lambda: link, sock=here)
             self._links.add(link)
-            options = self._options
-            share = replace(options, held_mib=options.held_mib // options.processes, grpc_port=self.grpc_port or None)
-            link.tell("log", settings.values())
-            await link.call("start", share, self._service.draining)
-            self._started.add(link)
-            if len(self._started) == options.processes:
-                self._all_started.set()
-            await link.lost.wait()
+            if not self._stopping:
+                await self._start_process(link)
+                await link.lost.wait()
         except ServeError as error:
             if not self._stopping:
                 log.error("a front-end process cannot start: %s", error)
@@ -169,8 +161,18 @@ class FrontEnds(Interfaces):
             self._links.discard(link)
             self._started.discard(link)
             link.close()
-            code = await asyncio.to_thread(_exit_code, process)
-        return code
+            await asyncio.to_thread(_wait, process)
+        return process
+
+    async def _start_process(self, link: Link) -> None:
+        """Have a process open the ports. Raise ServeError if that fails."""
+        options = self._options
+        share = replace(options, held_mib=options.held_mib // options.processes, grpc_port=self.grpc_port or None)
+        link.tell("log", settings.values())
+        await link.call("start", share, self._service.draining)
+        self._started.add(link)
+        if len(self._started) == options.processes:
+            self._all_started.set()
 
     # ---- calls of front ends
 
@@ -184,21 +186,11 @@ class FrontEnds(Interfaces):
 
         return call
 
-    async def _infer(self, request: InferenceRequest, interface: str, method: str) -> InferenceResponse:
-        """Run an inference."""
-        call = Call(interface, method, "")
-        call.model = request.model
-        try:
-            return await self._service.infer(request, interface, method)
-        except Exception as error:
-            raise call.fail(error) from None
-
     async def _rest(
         self, route: tuple[str, str], method: str, parameters: dict[str, str], body: bytes
     ) -> tuple[int, dict[str, str], bytes, tuple[Any, ...]]:
         """Return the status, headers and body of an answer of REST, and what the front end logs of the call."""
         call = Call(REST, method, "")
-        call.model = parameters.get("model", "")
         received = iter([{"type": "http.request", "body": body}])
 
         async def receive() -> Any:
@@ -207,10 +199,7 @@ class FrontEnds(Interfaces):
             await asyncio.Event().wait()  # the front end cancels the call if its client disconnects
 
         scope = {"type": "http", "method": route[0], "path": route[1], "headers": [], "path_params": parameters}
-        try:
-            response = await self._handlers.by_route[route](Request(scope, receive), call)
-        except Exception as error:
-            raise call.fail(error) from None
+        response = await self._handlers.by_route[route](Request(scope, receive), call)
         if method == "LogSettings":
             self._tell_log_settings()
         return (
@@ -249,12 +238,7 @@ class _Methods(GrpcService):
     """Methods of gRPC, for calls that front ends have received and record."""
 
     async def _answer(self, method: str, request: Any, context: Any, answer: Any) -> Any:
-        call = Call(GRPC, method, "")
-        call.model = getattr(request, "model_name", "") or getattr(request, "name", "")
-        try:
-            return await answer(call)
-        except Exception as error:
-            raise call.fail(error) from None
+        return await answer(Call(GRPC, method, ""))
 
 
 def _count(calls: dict[tuple[str, str, str], int], dropped: dict[str, int]) -> None:
@@ -267,10 +251,10 @@ def _has_access_log() -> bool:
     return any(isinstance(handler, log_queue.QueuedHandler) for handler in access.handlers)
 
 
-def _exit_code(process: subprocess.Popen[bytes]) -> int:
+def _wait(process: subprocess.Popen[bytes]) -> None:
     """Wait until a process has ended, and kill it if that takes too long."""
     try:
-        return process.wait(EXIT_SECONDS)
+        process.wait(EXIT_SECONDS)
     except subprocess.TimeoutExpired:
         process.kill()
-        return process.wait()
+        process.wait()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import copyreg
 import io
+import logging
 import pickle
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -28,6 +29,8 @@ IN_FRAME = -1
 CALL, TELL, RESULT, ERROR, CANCEL, FREE = range(6)  # kinds of frames
 SHARED = 1 << 16  # bytes: larger buffers go through shared memory
 LARGE = 1 << 18  # bytes: more than these are copied on another thread than the event loop's
+
+log = logging.getLogger(__name__)
 
 Array = np.ndarray[Any, Any]
 Place = tuple[int, int]
@@ -139,7 +142,10 @@ class Link(asyncio.Protocol):
         try:
             result = await self._functions[function](*arguments)
         except Exception as error:
-            self._write(ERROR, number, public(error))
+            answer = public(error)
+            if answer.status is Status.INTERNAL:
+                log.error("%s failed", function, exc_info=error)
+            self._write(ERROR, number, answer)
         else:
             del arguments  # their shared memory is free before the other end goes on
             await self._send(RESULT, number, result)

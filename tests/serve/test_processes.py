@@ -283,6 +283,7 @@ def test_large_arrays_are_in_shared_memory(server: Serving, interface: str, dtyp
                 (found,) = client.infer(dtype, {"x": x}).values()
                 np.testing.assert_array_equal(found, x)
                 assert sum(link.shared for link in links(server)) - before == shared
+            fails("INVALID_ARGUMENT", client.infer, "echo", {"x": np.zeros((1, SHARED), np.float32)})
     gc.collect()
     until(lambda: all(link._sending.free == MIB for link in links(server)))
 
