@@ -23,11 +23,11 @@ import numpy as np
 from ovgpu.serve.arena import Arena
 from ovgpu.serve.errors import ServeError, Status, public
 
-HEAD = Struct("<QBQIH")  # bytes of the frame; kind; number of the call; bytes of the pickle; number of buffers
+HEAD = Struct("<QBQQI")  # bytes of the frame; kind; number of the call; bytes of the pickle; number of arrays
 PLACE = Struct("<qQ")  # offset in shared memory, or IN_FRAME; bytes
 IN_FRAME = -1
 CALL, TELL, RESULT, ERROR, CANCEL, FREE = range(6)  # kinds of frames
-SHARED = 1 << 16  # bytes: larger buffers go through shared memory
+SHARED = 1 << 16  # bytes: arrays of as many, and larger ones, go through shared memory
 LARGE = 1 << 18  # bytes: more than these are copied on another thread than the event loop's
 
 log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class Link(asyncio.Protocol):
         self._waiting: dict[int, asyncio.Future[Any]] = {}  # calls of this end
         self._running: dict[int, asyncio.Task[None]] = {}  # calls of the other end
         self._received = bytearray()
-        self.shared = 0  # buffers that this end has sent through shared memory
+        self.shared = 0  # arrays that this end has sent through shared memory
         self.lost = asyncio.Event()  # set when the connection has ended
 
     async def call(self, function: str, *arguments: Any) -> Any:
@@ -108,8 +108,8 @@ class Link(asyncio.Protocol):
 
     def _take(self, frame: memoryview) -> None:
         """Do as a frame says."""
-        _, kind, number, pickled, buffers = HEAD.unpack_from(frame)
-        at = HEAD.size + buffers * PLACE.size
+        _, kind, number, pickled, arrays = HEAD.unpack_from(frame)
+        at = HEAD.size + arrays * PLACE.size
         places = list(PLACE.iter_unpack(frame[HEAD.size : at]))
         message, at = frame[at : at + pickled], at + pickled
         found: list[Any] = []
@@ -141,14 +141,13 @@ class Link(asyncio.Protocol):
         """Call a function for the other end, and send its result or its error."""
         try:
             result = await self._functions[function](*arguments)
+            del arguments  # their shared memory is free before the other end goes on
+            await self._send(RESULT, number, result)
         except Exception as error:
             answer = public(error)
             if answer.status is Status.INTERNAL:
                 log.error("%s failed", function, exc_info=error)
             self._write(ERROR, number, answer)
-        else:
-            del arguments  # their shared memory is free before the other end goes on
-            await self._send(RESULT, number, result)
 
     async def _send(self, kind: int, number: int, message: Any) -> None:
         """Send a frame. Large arrays are copied into shared memory before."""
