@@ -84,7 +84,7 @@ class Interfaces:
         self.serving = asyncio.create_task(http.serve([rest]))
 
     def drain(self) -> None:
-        """Learn that the service drains, which it tells in this process."""
+        """Have answers of HTTP close their connections. In this process, the service tells that it drains."""
 
     async def stop(self, grace: float) -> None:
         """Wait up to ``grace`` seconds for calls to end."""
