@@ -57,6 +57,14 @@ def add_to(commands: Any) -> None:
         help="take tensors in shared memory: clients can read and write all that the server's user can",
     )
 
+    network.add_argument(
+        "--processes",
+        type=int,
+        default=1,
+        metavar="N",
+        help="front-end processes that read requests and write answers, beside the one of the models (1: no others)",
+    )
+
     batches = parser.add_argument_group("batches and sequences")
     batches.add_argument("--max-batch-size", type=int, default=32, metavar="N", help="rows of a batch (32)")
     batches.add_argument("--max-sequences", type=int, default=64, metavar="N", help="open sequences of a model (64)")
@@ -216,6 +224,7 @@ def run(args: argparse.Namespace) -> None:
             keep_going=args.keep_going,
             allowed_hosts=tuple(args.allowed_host),
             shared_memory=args.shared_memory,
+            processes=args.processes,
         )
     )
     gc.set_threshold(10_000, 10, 10)  # requests make many objects, and no cycles

@@ -29,7 +29,7 @@ class HealthService(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
 
     async def Check(self, request: Any, context: Any) -> Any:
         """Return the status of a service. Raise ServeError if there is no such service."""
-        status = self._status(request.service)
+        status = await self.status(request.service)
         if status is None:
             raise ServeError(Status.NOT_FOUND, f"there is no model '{request.service}'")
         return messages.HealthCheckResponse(status=status)
@@ -38,7 +38,7 @@ class HealthService(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
         """Yield the status of a service now, and whenever it has changed, until the server stops."""
         last, stopping = None, self._service.stopping
         while True:
-            status = self._status(request.service)
+            status = await self.status(request.service)
             if status is None:
                 status = messages.HealthCheckResponse.SERVICE_UNKNOWN
             if status != last:
@@ -50,7 +50,7 @@ class HealthService(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
                 async with asyncio.timeout(WATCH_SECONDS):
                     await stopping.wait()
 
-    def _status(self, name: str) -> int | None:
+    async def status(self, name: str) -> int | None:
         """Return the status of a service, or None if it is no model of the repository."""
         service, models = self._service, self._service.models
         if name in SERVER:

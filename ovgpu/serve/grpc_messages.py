@@ -25,6 +25,8 @@ from ovgpu.types import Type
 
 messages: Any = service_pb2  # Any, because the module makes its classes when it is imported
 
+METHODS = service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods_by_name
+
 FIELDS = {
     Type.boolean: "bool_contents",
     Type.i8: "int_contents",

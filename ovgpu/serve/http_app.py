@@ -6,7 +6,7 @@ import asyncio
 import zlib
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -39,6 +39,7 @@ PIECE = 1 << 20  # bytes that are decompressed at a time
 WBITS = 47  # of zlib: gzip or zlib, whichever the data are
 
 Handler = Callable[[Request, Call], Awaitable[Response]]
+T = TypeVar("T")
 
 
 class TooLargeError(ServeError):
@@ -169,15 +170,19 @@ class HttpApp:
     async def _run(self, request: Request, inference: InferenceRequest, call: Call) -> InferenceResponse:
         """Run an inference. Cancel it if the client disconnects."""
         call.id = inference.id
-        running = asyncio.ensure_future(self._service.infer(inference, INTERFACE, call.method))
-        gone = asyncio.ensure_future(request.receive())
+        response = await self._while_connected(request, self._service.infer(inference, INTERFACE, call.method))
+        call.version, call.sequence = response.version, response.parameters.get("sequence_id", "")
+        return response
+
+    @staticmethod
+    async def _while_connected(request: Request, work: Awaitable[T]) -> T:
+        """Return the result of work that is cancelled if the client disconnects. The body was read before."""
+        running, gone = asyncio.ensure_future(work), asyncio.ensure_future(request.receive())
         try:
             await asyncio.wait((running, gone), return_when=asyncio.FIRST_COMPLETED)
             if not running.done():
                 raise ClientDisconnect
-            response = running.result()
-            call.version, call.sequence = response.version, response.parameters.get("sequence_id", "")
-            return response
+            return running.result()
         finally:
             for task in (running, gone):
                 task.cancel()

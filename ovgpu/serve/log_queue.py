@@ -7,6 +7,7 @@ import os
 import select
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from queue import SimpleQueue
@@ -18,6 +19,9 @@ MAX_LINES = 4096  # that wait to be written; others are dropped
 GATHER_SECONDS = 0.02  # in which lines are gathered: the writing thread takes the GIL once for all of them
 CLOSE_SECONDS = 1.0  # for the lines that wait when the log is closed
 STDOUT, STDERR = 1, 2
+
+dropped_elsewhere = Counter[str]()
+"""Lines that other processes of the server have dropped, by log."""
 
 
 class QueuedHandler(logging.Handler):
@@ -120,4 +124,4 @@ def dropped_lines() -> Iterator[tuple[str, int]]:
     for name, logger in (("messages", logging.getLogger()), ("calls", access)):
         for handler in logger.handlers:
             if isinstance(handler, QueuedHandler):
-                yield name, handler.dropped
+                yield name, handler.dropped + dropped_elsewhere[name]

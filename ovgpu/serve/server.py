@@ -1,36 +1,24 @@
-"""Class Server: the sockets, the event loop, and the start and stop of a server."""
+"""Class Server: start and stop, signals, and files that are read again."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
+import os
 import resource
 import signal
-import socket
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import grpc
-import uvicorn
-from grpc_health.v1 import health_pb2_grpc
-from tritonclient.grpc import service_pb2_grpc
-
 from ovgpu.errors import Error
 from ovgpu.runtime.printing import counted
-from ovgpu.serve.access import AllowedHosts, check_exposure, resolve
 from ovgpu.serve.client_sequence import Checkpoints
 from ovgpu.serve.engines import EngineOptions, open_engine
-from ovgpu.serve.grpc_guard import GuardInterceptor
-from ovgpu.serve.grpc_health import HealthService
-from ovgpu.serve.grpc_service import GrpcService
-from ovgpu.serve.held_bytes import HeldBytes
-from ovgpu.serve.http_app import HttpApp
-from ovgpu.serve.http_protocol import HttpProtocol
+from ovgpu.serve.front_ends import FrontEnds
+from ovgpu.serve.interfaces import MIB, Interfaces, shown
 from ovgpu.serve.models import Models, OpenEngine
 from ovgpu.serve.repository import Repository
 from ovgpu.serve.sequences import OpenSequences
@@ -38,16 +26,11 @@ from ovgpu.serve.service import Service
 from ovgpu.serve.shared_memory import SharedMemory
 from ovgpu.serve.states import FolderStore
 from ovgpu.serve.store import SequenceStore, open_store
-from ovgpu.serve.tls import certificate
-from ovgpu.serve.tokens import Tokens
 
 log = logging.getLogger(__name__)
 
-MIB = 1 << 20
-MAX_MESSAGE = 2**31 - 1  # bytes: the largest limit that gRPC takes, an int of 32 bits
-KEEP_ALIVE_SECONDS = 75  # after which an idle connection of HTTP is closed
+MAX_PROCESSES = 64
 MAX_SECONDS = 86_400  # of the time for which a server stops
-BACKLOG = 4096  # connections that wait to be accepted
 
 
 @dataclass(frozen=True)
@@ -80,6 +63,7 @@ class ServerOptions:
     keep_going: bool = False
     allowed_hosts: tuple[str, ...] = ()
     shared_memory: bool = False
+    processes: int = 1
 
 
 class Server:
@@ -91,15 +75,11 @@ class Server:
     def __init__(self, options: ServerOptions, opener: OpenEngine | None = None) -> None:
         self._options = options
         self._read_files = self._signature()
-        self._tokens = Tokens(options.token_file) if options.token_file else None
-        self._address = resolve(options.host)
-        check_exposure(self._address, self._tokens is not None, options.insecure)
-        self._hosts = AllowedHosts(self._address, options.allowed_hosts, options.host)
-        self._certificate = certificate(options.tls_cert, options.tls_key)
+        self._interfaces = (Interfaces if options.processes == 1 else FrontEnds)(options)
         _check_numbers(options)
         self._repository = Repository(options.path, options.name)
         self._opener = opener or partial(_open_engine, options.engine)
-        self.held = HeldBytes(options.held_mib * MIB)
+        self.held = self._interfaces.held
         self.port = self.grpc_port = 0  # until `run` has opened them
         self.service: Service | None = None  # while `run` does
         self._stop: asyncio.Event | None = None
@@ -140,19 +120,15 @@ class Server:
         )
         memory = SharedMemory(options.shared_memory, self.held, options.body_mib * MIB)
         self.service = service = Service(models, sequences, options.keep_going, memory=memory)
-        http = self._http_server(service)
-        listening = self._listen()
-        try:
-            grpc_service, grpc_server = await self._grpc_server(service)
-        except BaseException:
-            listening.close()
-            raise
-        serving = asyncio.create_task(http.serve([listening]))
+        interfaces = self._interfaces
+        await interfaces.start(service)
+        self.port, self.grpc_port = interfaces.port, interfaces.grpc_port
         log.info(
             "REST on %s, gRPC on %s",
-            _shown(self._address, self.port),
-            _shown(self._address, self.grpc_port) if grpc_server else "no port",
+            shown(interfaces.address, self.port),
+            shown(interfaces.address, self.grpc_port) if self.grpc_port else "no port",
         )
+        serving = interfaces.serving
         watching: list[asyncio.Task[None]] = []
         try:
             starting = asyncio.create_task(service.start())
@@ -176,12 +152,10 @@ class Server:
             for task in watching:
                 task.cancel()
             lost = await service.stop(options.grace_seconds)
-            grpc_service.end_streams()
-            http.should_exit = True
-            if grpc_server is not None:
-                await grpc_server.stop(options.grace_seconds)
-            await serving
-            await models.close()
+            try:
+                await interfaces.stop(options.grace_seconds)
+            finally:
+                await models.close()
             log.info("stopped")
         if lost:
             raise Error(f"{counted(lost, 'sequence')} could not be saved: the log has the reasons")
@@ -205,6 +179,7 @@ class Server:
     async def _drain(self, service: Service) -> None:
         """Serve for some time without being ready: load balancers and clients learn that other servers must answer."""
         service.draining = True
+        self._interfaces.drain()
         if self._options.drain_seconds:
             log.info("not ready any more; stopping in %g seconds", self._options.drain_seconds)
             with suppress(TimeoutError):
@@ -218,7 +193,7 @@ class Server:
             await asyncio.sleep(self._options.poll_seconds)
             found = self._signature()
             if found == before != read:
-                self._reload_files()
+                self._interfaces.reload()
                 read = found
             before = found
             await self._refresh(models)
@@ -246,114 +221,9 @@ class Server:
         while True:
             await self._changed.wait()
             self._changed.clear()
-            self._reload_files()
+            self._interfaces.reload()
             await self._refresh(models, settled=False)
             log.info("repository: read again")
-
-    def _reload_files(self) -> None:
-        """Read the tokens and the certificate again. Errors are logged."""
-        for what, reloaded in (("tokens", self._tokens), ("certificate and key", self._certificate)):
-            try:
-                if reloaded is not None:
-                    reloaded.reload()
-                    log.info("%s: read again", what)
-            except Error as error:
-                log.error("%s stay as they were: %s", what, error)
-
-    # ---- sockets
-
-    def _listen(self) -> socket.socket:
-        family = socket.AF_INET6 if ":" in self._address else socket.AF_INET
-        # Without the socket's protocol, asyncio would not switch off Nagle's algorithm: 40 ms per response.
-        listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listening.bind((self._address, self._options.port))
-        except OSError as error:
-            listening.close()
-            raise Error(f"REST cannot listen on {_shown(self._address, self._options.port)}: {error}") from None
-        listening.listen(BACKLOG)
-        self.port = listening.getsockname()[1]
-        return listening
-
-    def _http_server(self, service: Service) -> uvicorn.Server:
-        options = self._options
-        app = HttpApp(service, self._tokens or self._hosts, options.body_mib * MIB, options.json_mib * MIB, self.held)
-        protocol: Any = partial(HttpProtocol, held=self.held)
-        config = uvicorn.Config(
-            app.asgi,
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            lifespan="off",
-            ws="none",
-            http=protocol,
-            timeout_keep_alive=KEEP_ALIVE_SECONDS,
-            timeout_graceful_shutdown=round(options.grace_seconds) or 1,
-            backlog=BACKLOG,
-        )
-        config.load()
-        if self._certificate is not None:
-            config.ssl = self._certificate.context()
-        return _HttpServer(config)
-
-    async def _grpc_server(self, service: Service) -> tuple[GrpcService, Any]:
-        """Return the service of gRPC, and its server, or None if gRPC is switched off."""
-        options, grpc_service = self._options, GrpcService(service, self.held)
-        if options.grpc_port is None:
-            return grpc_service, None
-        message_bytes = min(options.body_mib * MIB, MAX_MESSAGE)
-        # A connection that is asked to move on, since it is old, still takes calls; one of a server that stops may not.
-        age = round(1000 * options.drain_seconds / 3)
-        server = grpc.aio.server(
-            options=[
-                ("grpc.max_receive_message_length", message_bytes),
-                ("grpc.max_send_message_length", -1),
-                ("grpc.max_concurrent_streams", options.max_calls),  # of a connection; others wait in their client
-                ("grpc.so_reuseport", 0),
-                *([("grpc.max_connection_age_ms", age)] if age else []),
-            ],
-            interceptors=[
-                GuardInterceptor(self._tokens, self.held, message_bytes, options.max_calls, options.idle_seconds)
-            ],
-        )
-        handlers = _UnregisteredHandlers(server)
-        service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(grpc_service, handlers)
-        health_pb2_grpc.add_HealthServicer_to_server(HealthService(service), handlers)
-        address = _shown(self._address, options.grpc_port)
-        try:
-            if self._certificate is not None:
-                self.grpc_port = server.add_secure_port(address, self._certificate.credentials())
-            else:
-                self.grpc_port = server.add_insecure_port(address)
-        except RuntimeError as error:
-            raise Error(f"gRPC cannot listen on {address}: {error}") from None
-        await server.start()
-        return grpc_service, server
-
-
-class _UnregisteredHandlers:
-    """Server of gRPC to which handlers are added, but whose methods are not registered: for each call, grpc.aio waits
-    for all registered methods, which takes a tenth of the call's time."""
-
-    def __init__(self, server: Any) -> None:
-        self._server = server
-
-    def add_generic_rpc_handlers(self, handlers: Any) -> None:
-        """Add handlers of a service."""
-        self._server.add_generic_rpc_handlers(handlers)
-
-    def add_registered_method_handlers(self, service: str, handlers: Any) -> None:
-        """Leave out the methods of a service."""
-
-
-class _HttpServer(uvicorn.Server):
-    """HTTP server that leaves signals to `Server`."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
@@ -370,8 +240,13 @@ def _check_numbers(options: ServerOptions) -> None:
     for port in (options.port, options.grpc_port or 0):
         if not 0 <= port < 1 << 16:
             raise Error(f"there is no port {port}")
-    if not 0 < options.body_mib <= options.held_mib:
-        raise Error(f"--max-body-mib {options.body_mib} is not from 1 to --max-held-mib {options.held_mib}")
+    if not 1 <= options.processes <= MAX_PROCESSES:
+        raise Error(f"--processes {options.processes} is not from 1 to {MAX_PROCESSES}")
+    if options.processes > 1 and not hasattr(os, "memfd_create"):
+        raise Error("--processes needs Linux")
+    if not 0 < options.body_mib <= options.held_mib // options.processes:
+        each = "" if options.processes == 1 else f" / --processes {options.processes}"
+        raise Error(f"--max-body-mib {options.body_mib} is not from 1 to --max-held-mib {options.held_mib}{each}")
     if options.state_dir and options.state_store:
         raise Error("--state-dir and --state-store exclude each other")
     if options.checkpoints and not (options.state_dir or options.state_store):
@@ -411,7 +286,3 @@ def _allow_open_files() -> None:
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     with suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-
-
-def _shown(address: str, port: int) -> str:
-    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"

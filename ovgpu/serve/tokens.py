@@ -13,6 +13,7 @@ from ovgpu.errors import Error
 from ovgpu.serve.errors import ServeError, Status
 
 MIN_TOKEN = 16  # characters
+NO_TOKEN = "the call has no valid token"
 READING = {
     "StatusPage",
     "Metrics",
@@ -102,11 +103,18 @@ class Tokens:
         """Make the token in a header the `caller`. Raise ServeError if it is unknown, or may not call the method."""
         token = self._find(authorization)
         if token is None:
-            raise ServeError(Status.UNAUTHENTICATED, "the call has no valid token")
+            raise ServeError(Status.UNAUTHENTICATED, NO_TOKEN)
         role = role_of(method)
         if role is not Role.READ and role not in token.roles:
             raise ServeError(Status.PERMISSION_DENIED, f"the token lacks the role '{role.value}', which {method} needs")
         caller.set(token)
+
+    def known(self, digest: bytes) -> Token:
+        """Return the token with a digest. Raise ServeError if it was withdrawn."""
+        token = self._tokens.get(digest)
+        if token is None:
+            raise ServeError(Status.UNAUTHENTICATED, NO_TOKEN)
+        return token
 
     def _find(self, authorization: str) -> Token | None:
         """Return the token in a header. It is compared with all tokens, and takes the same time for all wrong ones."""

@@ -155,7 +155,7 @@ def wait_until_ready(port: int) -> None:
     raise TimeoutError("the server is not ready")
 
 
-def run(seconds: float, log: Any) -> float:
+def run(seconds: float, processes: int, log: Any) -> float:
     """Print the rows, and return the highest 99th percentile of health."""
     worst, context = 0.0, get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
@@ -171,6 +171,8 @@ def run(seconds: float, log: Any) -> float:
             "CPU",
             "--no-batching",
             "--no-access-log",
+            "--processes",
+            str(processes),
         )
         command = [sys.executable, "-m", "ovgpu", "serve", folder, *arguments]
         server = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
@@ -198,9 +200,10 @@ def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=10.0, help="of each disturbance (10)")
+    parser.add_argument("--processes", type=int, default=1, help="of the server, that answer calls (1)")
     parser.add_argument("--log", type=argparse.FileType("w"), default=subprocess.DEVNULL, help="of the server")
     options = parser.parse_args()
-    worst = run(options.seconds, options.log)
+    worst = run(options.seconds, options.processes, options.log)
     sys.exit(f"health took {1e3 * worst:.0f} ms" if worst > LIMIT else 0)
 
 
