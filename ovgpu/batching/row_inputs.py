@@ -129,7 +129,9 @@ class RowInputs:
         shapes: Shapes = []
         for index, dtype in enumerate(self._types):
             value = values[index]
-            if value.__class__ is not np.ndarray or value.dtype is not dtype or not value.ndim:
+            if value.__class__ is not np.ndarray or not value.ndim:
+                return None
+            if value.dtype is not dtype and (dtype is None or value.dtype != dtype):  # pickled arrays have equal types
                 return None
             shapes.append(value.shape)
             if copy and index != beams:

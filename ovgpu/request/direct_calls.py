@@ -144,7 +144,9 @@ class DirectCall:
                 value = input_.staged_source() if input_.shared_host is host else None
                 if value is None or value.dtype != dtype or value.shape != shape:
                     return False
-            elif value.__class__ is not np.ndarray or value.dtype is not dtype or value.shape != shape:
+            elif value.__class__ is not np.ndarray or value.shape != shape:
+                return False
+            elif value.dtype is not dtype and value.dtype != dtype:  # that of a pickled array is only equal
                 return False
             elif share:
                 flags = value.flags  # a read-only array is copied to the input's own memory, as in OpenVINO

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import pickle
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -94,6 +95,17 @@ def test_arrays(compiled: Any, general: Count, way: str, share: bool) -> None:
         assert [set(names) for names in results.names()] == [{"sum"}, {"difference"}]
         assert len(results) == 2 and request.latency > 0
         assert (general() == 0) == (n > 2)
+
+
+def test_arrays_of_other_processes(compiled: Any, general: Count) -> None:
+    """NumPy gives pickled arrays other objects as types, which are equal to the usual ones."""
+    x, y = pickle.loads(pickle.dumps((X, Y)))
+    assert x.dtype is not X.dtype and x.dtype == X.dtype
+    request = compiled(two()).create_infer_request()
+    warm(request)
+    general()
+    np.testing.assert_array_equal(request.infer([x, y])["sum"], X + Y)
+    assert not general()
 
 
 def test_a_compiled_model(compiled: Any, general: Count) -> None:
