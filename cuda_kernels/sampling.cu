@@ -77,6 +77,7 @@ __device__ __forceinline__ u64 block_max(u64 value) {
     const u64 other = __shfl_xor_sync(0xFFFFFFFF, value, step);
     value = other > value ? other : value;
   }
+  __syncthreads();  // an earlier maximum has been read
   if (threadIdx.x % WARP == 0) of_warps[threadIdx.x / WARP] = value;
   __syncthreads();
   for (int warp = 0; warp < THREADS / WARP; warp++) value = of_warps[warp] > value ? of_warps[warp] : value;
@@ -84,16 +85,26 @@ __device__ __forceinline__ u64 block_max(u64 value) {
 }
 
 // Compute the scores of a tile: logits with biases and penalties. best[row, tile] is the ordered bits of the greatest
-// one, and the inverted index of the first token that has it.
+// one, and the inverted index of the first token that has it. sums[row, tile] is the greatest logit, and the sum of
+// exp(logit - greatest).
 template <typename T, bool COUNTED>
 __global__ void score_tokens(const T* __restrict__ logits, long long row_step, long long step, const double* rules,
                              const int* __restrict__ counts, const long long* biased, const float* biases,
-                             int bias_count, float* __restrict__ scores, u64* best, unsigned* bin_counts, u64* bin_sums,
-                             int vocabulary) {
+                             int bias_count, float* __restrict__ scores, u64* best, float* sums, unsigned* bin_counts,
+                             u64* bin_sums, int vocabulary) {
   OVGPU_SHARED(float, tile, [TILE]);
+  OVGPU_SHARED(float, warp_sums, [TILE_THREADS / WARP]);
   const int row = blockIdx.x, first = blockIdx.y * TILE, count = min(TILE, vocabulary - first);
-  for (int i = threadIdx.x; i < count; i += TILE_THREADS)
+  unsigned top_bits = 0;
+  for (int i = threadIdx.x; i < count; i += TILE_THREADS) {
     tile[i] = static_cast<float>(logits[row * row_step + (first + i) * step]);
+    top_bits = max(top_bits, ordered_bits(tile[i]));
+  }
+  const float top = number_of(static_cast<unsigned>(block_max<TILE_THREADS>(top_bits)));
+  float sum = 0;
+  for (int i = threadIdx.x; i < count; i += TILE_THREADS) sum += expf(tile[i] - top);
+  for (int lanes = WARP / 2; lanes; lanes /= 2) sum += __shfl_xor_sync(0xFFFFFFFF, sum, lanes);
+  if (threadIdx.x % WARP == 0) warp_sums[threadIdx.x / WARP] = sum;
   for (int i = blockIdx.y * TILE_THREADS + threadIdx.x; i < BINS; i += gridDim.y * TILE_THREADS) {
     bin_counts[row * BINS + i] = 0;  // for the next launch
     bin_sums[row * BINS + i] = 0;
@@ -120,7 +131,26 @@ __global__ void score_tokens(const T* __restrict__ logits, long long row_step, l
     greatest = key > greatest ? key : greatest;
   }
   greatest = block_max<TILE_THREADS>(greatest);
-  if (threadIdx.x == 0) best[row * gridDim.y + blockIdx.y] = greatest;
+  if (threadIdx.x) return;
+  const int index = row * gridDim.y + blockIdx.y;
+  best[index] = greatest;
+  sum = 0;
+  for (int warp = 0; warp < TILE_THREADS / WARP; warp++) sum += warp_sums[warp];
+  sums[2 * index] = top;
+  sums[2 * index + 1] = sum;
+}
+
+// Return the log-sum-exp of the logits of a row from the sums of its tiles, in all threads of a warp.
+__device__ float log_sum_exp(const float* sums, int tiles) {
+  const float none = number_of(MINUS_INFINITY);
+  const int lane = threadIdx.x % WARP;
+  float top = none, sum = 0;
+  for (int i = lane; i < tiles; i += WARP) top = fmaxf(top, sums[2 * i]);
+  for (int lanes = WARP / 2; lanes; lanes /= 2) top = fmaxf(top, __shfl_xor_sync(0xFFFFFFFF, top, lanes));
+  for (int i = lane; i < tiles; i += WARP)
+    if (sums[2 * i] != none) sum += sums[2 * i + 1] * expf(sums[2 * i] - top);
+  for (int lanes = WARP / 2; lanes; lanes /= 2) sum += __shfl_xor_sync(0xFFFFFFFF, sum, lanes);
+  return top + logf(sum);
 }
 
 // Return the best token of a row, from those of its tiles, in all threads.
@@ -291,19 +321,34 @@ __device__ u64 block_sum(Digits& digits, u64 value) {
   return value;
 }
 
-// Choose the token of a row, one per block.
+// Choose the token of a row, one per block, and compute its log probabilities: among the tokens that the rules keep,
+// and by the logits.
+template <typename T>
 __global__ void __launch_bounds__(DRAW_THREADS)
-    draw_token(const float* __restrict__ weights, const double* rules, const long long* numbers, const u64* best,
-               int tiles, const unsigned* bin_counts, const u64* bin_sums, long long* tokens, int vocabulary) {
+    draw_token(const T* __restrict__ logits, long long row_step, long long step, const float* __restrict__ weights,
+               const double* rules, const long long* numbers, const u64* best, const float* sums, int tiles,
+               const unsigned* bin_counts, const u64* bin_sums, long long* tokens, float* log_probabilities,
+               int vocabulary) {
   OVGPU_SHARED(Digits, shared, [1]);
   Digits& digits = shared[0];
   const int index = blockIdx.x;
   const double* rule = rules + index * RULES;
   const long long* number = numbers + index * NUMBERS;
   const u64 greatest = best_of<DRAW_THREADS>(best + index * tiles, tiles);
+  const float total_log = threadIdx.x < WARP ? log_sum_exp(sums + 2 * index * tiles, tiles) : 0;
+  const auto write = [&](unsigned token, float share) {
+    tokens[index] = token;
+    log_probabilities[2 * index] = share;
+    log_probabilities[2 * index + 1] = static_cast<float>(logits[index * row_step + token * step]) - total_log;
+  };
   if (is_decided(greatest, rule[TEMPERATURE])) {
-    const bool is_number = (greatest >> 32) != NOT_A_NUMBER && (greatest >> 32) != MINUS_INFINITY;
-    if (threadIdx.x == 0) tokens[index] = is_number ? static_cast<long long>(~static_cast<unsigned>(greatest)) : -1;
+    if (threadIdx.x) return;
+    if ((greatest >> 32) != NOT_A_NUMBER && (greatest >> 32) != MINUS_INFINITY) {
+      write(~static_cast<unsigned>(greatest), 0);
+    } else {
+      tokens[index] = -1;
+      log_probabilities[2 * index] = log_probabilities[2 * index + 1] = __uint_as_float(NOT_A_NUMBER);
+    }
     return;
   }
   const Row row = {weights + static_cast<long long>(index) * vocabulary, bin_counts + index * BINS,
@@ -330,5 +375,7 @@ __global__ void __launch_bounds__(DRAW_THREADS)
   philox_block(number[STEP], 0, number[SEED], word);
   const u64 position = __umul64hi(static_cast<u64>(word[1]) << 32 | word[0], kept);
   const Prefix drawn = find_prefix(digits, row, true, [position](unsigned, u64 sum) { return sum > position; });
-  if (threadIdx.x == 0) tokens[index] = drawn.token;
+  if (threadIdx.x) return;
+  const u64 weight = whole_weight(row.weights[drawn.token]);
+  write(drawn.token, static_cast<float>(log(static_cast<double>(weight) / static_cast<double>(kept))));
 }

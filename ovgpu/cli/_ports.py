@@ -7,8 +7,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ovgpu.model import Output
-from ovgpu.model.ports import find_port
+from ovgpu.model.ports import find_port, port_name, port_names
 from ovgpu.types import PartialShape
+
+__all__ = [
+    "example_shape",
+    "input_index",
+    "model_folder",
+    "parse_shapes",
+    "port_name",
+    "port_names",
+    "static_shape",
+]
 
 _SHAPES = re.compile(r"\s*(?P<name>[^\[\],=]*?)\s*=?\s*(?P<shapes>(\[[^\]]*\]\s*)+),?")
 
@@ -19,19 +29,6 @@ def model_folder(model: str) -> Path:
     """Return the folder of a model, which is given by its path or by the folder itself."""
     path = Path(model)
     return path if path.is_dir() else path.parent
-
-
-def port_name(port: Output) -> str:
-    """Return the first tensor name, or the name of the layer that produces the tensor if there is none."""
-    source = port.tensor_port
-    layer = source.node.friendly_name
-    return min(port.get_names(), default=layer if len(source.node.ports) == 1 else f"{layer}.{source.index}")
-
-
-def port_names(ports: Sequence[Output]) -> list[str]:
-    """Return a distinct name for each port."""
-    names = [port_name(port) for port in ports]
-    return [name if names.count(name) == 1 else f"{name}#{i}" for i, name in enumerate(names)]
 
 
 def input_index(ports: Sequence[Output], name: str) -> int:

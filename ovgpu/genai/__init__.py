@@ -1,1 +1,44 @@
-"""Generation of text: rewrites of a decoder that choose tokens on its device, and what they take."""
+"""Generation of text, with the interface of openvino_genai: ``import ovgpu.genai as ov_genai``."""
+
+from typing import Any
+
+from ovgpu.genai.absent import ABSENT, absent
+from ovgpu.genai.chat_history import ChatHistory
+from ovgpu.genai.enums import GenerationFinishReason, StopCriteria, StreamingStatus
+from ovgpu.genai.generation_config import GenerationConfig
+from ovgpu.genai.llm_pipeline import LLMPipeline
+from ovgpu.genai.metrics import PerfMetrics, RawPerfMetrics
+from ovgpu.genai.results import DecodedResults, EncodedResults
+from ovgpu.genai.streamers import StreamerBase, TextStreamer
+from ovgpu.genai.tokenizer import TokenizedInputs, Tokenizer
+from ovgpu.version import __version__
+
+__all__ = [
+    "ChatHistory",
+    "DecodedResults",
+    "EncodedResults",
+    "GenerationConfig",
+    "GenerationFinishReason",
+    "LLMPipeline",
+    "PerfMetrics",
+    "RawPerfMetrics",
+    "StopCriteria",
+    "StreamerBase",
+    "StreamingStatus",
+    "TextStreamer",
+    "TokenizedInputs",
+    "Tokenizer",
+    "get_version",
+]
+
+
+def get_version() -> str:
+    """Return the version of ovgpu."""
+    return __version__
+
+
+def __getattr__(name: str) -> Any:
+    """Return a class that stands for one of openvino_genai that is not there, see `absent`."""
+    if name in ABSENT:
+        return absent(name)
+    raise AttributeError(f"module 'ovgpu.genai' has no attribute {name!r}")

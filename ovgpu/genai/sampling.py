@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf, isfinite
 from typing import Any
@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from ovgpu.errors import Error
+from ovgpu.genai.generation_config import GenerationConfig
 from ovgpu.model import Model, Node, Output
+from ovgpu.ops.arithmetic.arithmetic import Add
 from ovgpu.ops.generation.sampling import NO_TOKEN, Number, Rule, SampleToken, TokenCounts
 from ovgpu.ops.infrastructure.graph import Constant, Parameter, Result
-from ovgpu.ops.infrastructure.state import Assign6, ReadValue6
 from ovgpu.ops.movement.broadcast import Broadcast3
 from ovgpu.ops.movement.gather import Gather
 from ovgpu.ops.movement.movement import Concat
@@ -24,10 +25,16 @@ Array = np.ndarray[Any, Any]
 INPUTS = {"sampling_rules": Type.f64, "sampling_numbers": Type.i64, "biased_tokens": Type.i64, "biases": Type.f32}
 """Inputs that `add_sampling` adds, [batch, n]: `Rule` and `Number` name the columns of the first two."""
 
+HISTORY = {"prompt_tokens": Type.i64, "generated_tokens": Type.i64}
+"""Inputs that `add_sampling` adds for penalties, [batch, n]: the tokens of each text so far; -1 stands for none."""
+
 MAX_INTEGER = 1 << 63
 MAX_BIAS = float(np.finfo(np.float32).max)
+MAX_SEED = (1 << 64) - 1
 OUTPUT = "next_token"
-COUNTS = "token_counts"  # variable with the counts of `TokenCounts`
+LOG_PROBABILITIES = "log_probabilities"
+SEQUENCE_BITS = 40  # of the number of a token within its text
+PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
 
 
 @dataclass(frozen=True)
@@ -41,7 +48,7 @@ class Sampling:
 
     sample: bool = False
     temperature: float = 1.0
-    top_k: int = 50
+    top_k: int = 0
     top_p: float = 1.0
     min_p: float = 0.0
     repetition_penalty: float = 1.0
@@ -70,7 +77,7 @@ class Sampling:
 
     @property
     def penalises(self) -> bool:
-        """True if the rules need the tokens of the text, see `add_sampling`."""
+        """True if the rules need the tokens of the text, see `HISTORY`."""
         return (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != (1, 0, 0)
 
     def __str__(self) -> str:
@@ -88,12 +95,11 @@ class Sampling:
 def add_sampling(model: Model, logits: int, penalties: bool) -> int:
     """Replace an output of logits [batch, length, vocabulary] in place by the next tokens [batch], i64.
 
-    ``logits`` is its index. The model gets the inputs `INPUTS`, whose values a `Sampler` has. With ``penalties``, it
-    gets a variable with the counts of tokens, which it takes from its input input_ids; without, the three penalties
-    have no effect. Return the index of the tokens among the outputs.
+    ``logits`` is its index. The model gets the inputs `INPUTS`, and with ``penalties`` also `HISTORY`, whose values a
+    `Sampler` has. Without, the three penalties have no effect. The output after that of the tokens has their log
+    probabilities [batch, 2], f32, see `SampleToken`. Return the index of the tokens among the outputs.
 
-    Raises: Error for logits of another shape, and, if there are penalties, for a model without input_ids or with a
-    vocabulary of unknown size.
+    Raises: Error for logits of another shape, and, if there are penalties, for a vocabulary of unknown size.
     """
     result = model.results[logits]
     (source,) = result.sources
@@ -104,35 +110,37 @@ def add_sampling(model: Model, logits: int, penalties: bool) -> int:
     columns = (len(Rule), len(Number), -1, -1)
     inputs = [_parameter(name, kind, [batch, n]) for (name, kind), n in zip(INPUTS.items(), columns)]
     rules, numbers, *biases = (node.ports[0] for node in inputs)
-    counts, sinks = _token_counts(model, batch, vocabulary, numbers) if penalties else (None, [])
-    tokens = Node(SampleToken(), [source, rules, numbers, counts, *biases], name=OUTPUT).ports[0]
+    counts = None
+    if penalties:
+        history = [_parameter(name, kind, [batch, -1]) for name, kind in HISTORY.items()]
+        counts = _token_counts(vocabulary, numbers, *(node.ports[0] for node in history))
+        inputs += history
+    tokens, logs = Node(SampleToken(), [source, rules, numbers, counts, *biases], 2, name=OUTPUT).ports
     tokens.set_names({OUTPUT})
+    logs.set_names({LOG_PROBABILITIES})
     model.remove_result(result)
     model.add_parameters(inputs)
-    model.add_sinks(sinks)
-    model.add_results([Node(Result(), [tokens], name=f"{OUTPUT}/result")])
+    model.add_results([Node(Result(), [port], name=f"{port.get_any_name()}/result") for port in (tokens, logs)])
     model.validate_nodes_and_infer_types()
-    return len(model.results) - 1
+    return len(model.results) - 2
 
 
-def _token_counts(model: Model, batch: Dimension, vocabulary: Dimension, numbers: Output) -> tuple[Output, list[Node]]:
-    """Return the counts of all tokens up to this inference, and the Assign that keeps them."""
-    ids = next((port for port in model.inputs if "input_ids" in port.get_names()), None)
-    if ids is None or vocabulary.is_dynamic:
-        raise Error("penalties need a model with the input input_ids, and a vocabulary of known size")
-    shape = PartialShape([batch, vocabulary])
-    initial = [] if shape.is_static else [_zeros(ids, vocabulary)]
-    read = Node(ReadValue6(variable_id=COUNTS, variable_type=Type.i32, variable_shape=shape), initial, name=COUNTS)
-    counts = Node(TokenCounts(), [read.ports[0], ids, numbers], name=f"{COUNTS}/new").ports[0]
-    return counts, [Node(Assign6(variable_id=COUNTS), [counts], name=f"{COUNTS}/assign")]
+def _token_counts(vocabulary: Dimension, numbers: Output, prompt: Output, generated: Output) -> Output:
+    """Return the counts [batch, vocabulary] of the tokens of prompts and of generated ones, both [batch, n].
 
-
-def _zeros(ids: Output, vocabulary: Dimension) -> Output:
-    """Return zeros [batch, vocabulary], i32."""
-    shape = Node(ShapeOf3(), [ids]).ports[0]
+    They are computed anew in each inference. As a state, they would keep a decoder out of batches of sequences, which
+    have no other states beside KV caches.
+    """
+    if vocabulary.is_dynamic:
+        raise Error("penalties need logits with a vocabulary of known size")
+    shape = Node(ShapeOf3(), [numbers]).ports[0]
     rows = Node(Gather(), [shape, _constant([0]), _constant([0])]).ports[0]
     target = Node(Concat(axis=0), [rows, _constant([vocabulary.get_length()])]).ports[0]
-    return Node(Broadcast3(), [_constant(0, np.int32), target]).ports[0]
+    zeros = Node(Broadcast3(), [_constant(0, np.int32), target]).ports[0]
+    counts = Node(TokenCounts(), [zeros, prompt, numbers], name="prompt_counts").ports[0]
+    flag = _constant([[int(column == Number.GENERATED) for column in Number]])
+    own_numbers = Node(Add(), [numbers, flag]).ports[0]
+    return Node(TokenCounts(), [counts, generated, own_numbers], name="token_counts").ports[0]
 
 
 def _parameter(name: str, kind: Type, shape: list[Any]) -> Node:
@@ -151,41 +159,86 @@ def _is_number(value: Any) -> bool:
 
 
 def check_seed(seed: Any) -> None:
-    """Raise ValueError for a seed that is no integer of 63 bits."""
-    if not (_is_number(seed) and isinstance(seed, int) and 0 <= seed < MAX_INTEGER):
-        raise ValueError(f"seed must be an integer from 0 to {MAX_INTEGER - 1}, not {seed!r}")
+    """Raise ValueError for a seed that is no integer of 64 bits."""
+    if not (_is_number(seed) and isinstance(seed, int) and 0 <= seed <= MAX_SEED):
+        raise ValueError(f"seed must be an integer from 0 to {MAX_SEED}, not {seed!r}")
+
+
+def sampling_of(config: GenerationConfig) -> Sampling:
+    """Return the rules for the next token of a configuration that is valid."""
+    penalties = {name: getattr(config, name) for name in PENALTIES}
+    if not config.do_sample:
+        return Sampling(**penalties)
+    top_k = config.top_k if config.top_k < MAX_INTEGER else 0
+    return Sampling(True, config.temperature, top_k, config.top_p, config.min_p, **penalties)
 
 
 class Sampler:
-    """Values of the inputs that `add_sampling` adds, for one text at a time."""
+    """Values of the inputs that `add_sampling` adds, for one text."""
 
-    def __init__(self, ports: Sequence[Output], sampling: Sampling, seed: int) -> None:
-        """``ports`` are the inputs of the compiled model. Raises: ValueError for a seed out of range."""
+    def __init__(
+        self,
+        ports: Sequence[Output],
+        sampling: Sampling,
+        seed: int,
+        sequence: int = 0,
+        prompt: Sequence[int] = (),
+        longest: int = 0,
+    ) -> None:
+        """``ports`` are the inputs of the compiled model. Texts with one seed are drawn independently of each other if
+        their numbers ``sequence``, below 2**23, differ. ``prompt`` has the tokens for the repetition penalty. Texts
+        that share a batch have the same ``longest``, which is at least the length of their prompts.
+
+        Raises: ValueError for a seed out of range.
+        """
         check_seed(seed)
-        self._indices = [next(i for i, port in enumerate(ports) if name in port.get_names()) for name in INPUTS]
-        rules = np.zeros((1, len(Rule)))
-        rules[0, Rule.TEMPERATURE] = sampling.temperature if sampling.sample else 0
-        rules[0, Rule.TOP_P] = sampling.top_p
-        rules[0, Rule.MIN_P] = sampling.min_p
-        rules[0, Rule.REPETITION_PENALTY] = sampling.repetition_penalty
-        rules[0, Rule.PRESENCE_PENALTY] = sampling.presence_penalty
-        rules[0, Rule.FREQUENCY_PENALTY] = sampling.frequency_penalty
-        numbers = np.zeros((1, len(Number)), np.int64)
-        numbers[0, Number.TOP_K], numbers[0, Number.SEED], numbers[0, Number.STEP] = sampling.top_k, seed, -1
-        self._numbers = numbers
-        bias = sampling.logit_bias
-        self._arrays = (
-            rules,
-            numbers,
-            np.array([[*bias]], np.int64).reshape(1, -1),
-            np.array([[*bias.values()]], np.float32).reshape(1, -1),
-        )
+        index_of = {name: i for i, port in enumerate(ports) for name in port.get_names()}
+        self._indices = [index_of[name] for name in INPUTS]
+        self._history = [index_of[name] for name in HISTORY if name in index_of]
+        self._rules = np.zeros((1, len(Rule)))
+        self._rules[0, Rule.TEMPERATURE] = sampling.temperature if sampling.sample else 0
+        self._rules[0, Rule.TOP_P] = sampling.top_p
+        self._rules[0, Rule.MIN_P] = sampling.min_p
+        self._rules[0, Rule.REPETITION_PENALTY] = sampling.repetition_penalty
+        self._rules[0, Rule.PRESENCE_PENALTY] = sampling.presence_penalty
+        self._rules[0, Rule.FREQUENCY_PENALTY] = sampling.frequency_penalty
+        self._numbers = np.zeros((1, len(Number)), np.int64)
+        self._numbers[0, Number.TOP_K] = sampling.top_k
+        self._numbers[0, Number.SEED] = np.uint64(seed).astype(np.int64)
+        self._numbers[0, Number.STEP] = (sequence << SEQUENCE_BITS) - 1
+        self._bias = sampling.logit_bias
+        self._biases = _arrays(self._bias)
+        self._prompt = _padded(prompt, max(longest, len(prompt)))
+        self._generated = _padded((), 0)
 
-    def next(self, generated: bool) -> dict[int, Array]:
-        """Return the arrays by input index for the next inference, which gets a generated token, or a prompt."""
-        self._numbers[0, Number.GENERATED] = generated
+    def next(self, generated: Sequence[int] = (), banned: Iterable[int] = ()) -> dict[int, Array]:
+        """Return the arrays by input index for the inference after some generated tokens.
+
+        Tokens in ``banned`` are not chosen.
+        """
         self._numbers[0, Number.STEP] += 1
-        return dict(zip(self._indices, self._arrays))
+        biases = _arrays({**self._bias, **dict.fromkeys(banned, -inf)}) if banned else self._biases
+        arrays = dict(zip(self._indices, (self._rules, self._numbers, *biases)))
+        if self._history:
+            if len(generated) > self._generated.shape[1]:
+                self._generated = _padded(generated, len(generated))
+            self._generated[0, : len(generated)] = generated
+            arrays |= zip(self._history, (self._prompt, self._generated))
+        return arrays
+
+
+def _padded(tokens: Sequence[int], count: int) -> Array:
+    """Return tokens [1, capacity] with -1 behind them. The capacity for ``count`` tokens is a power of two, so that few
+    shapes occur."""
+    array = np.full((1, max(64, 1 << (count - 1).bit_length())), -1, np.int64)
+    array[0, : len(tokens)] = tokens
+    return array
+
+
+def _arrays(bias: Mapping[int, float]) -> tuple[Array, Array]:
+    """Return tokens and biases [1, n]."""
+    tokens, biases = np.array([*bias], np.int64), np.array([*bias.values()], np.float32)
+    return tokens.reshape(1, -1), biases.reshape(1, -1)
 
 
 def checked_token(tokens: Array) -> int:

@@ -85,3 +85,16 @@ def ports_table(inputs: Sequence[Output], outputs: Sequence[Output]) -> tuple[li
         for index, port in enumerate(ports)
     ]
     return ["", "number", "names", "shape", "type"], rows
+
+
+def port_name(port: Output) -> str:
+    """Return the first tensor name, or the name of the layer that produces the tensor if there is none."""
+    source = port.tensor_port
+    layer = source.node.friendly_name
+    return min(port.get_names(), default=layer if len(source.node.ports) == 1 else f"{layer}.{source.index}")
+
+
+def port_names(ports: Sequence[Output]) -> list[str]:
+    """Return a distinct name for each port."""
+    names = [port_name(port) for port in ports]
+    return [name if names.count(name) == 1 else f"{name}#{i}" for i, name in enumerate(names)]

@@ -20,10 +20,13 @@ import pytest
 import ovgpu
 from ovgpu.api.infer_request import InferRequest
 from ovgpu.cli import main
-from ovgpu.cli.generate.generator import DecoderInputs, prepare
+from ovgpu.cli.generate.command import _messages
 from ovgpu.cli.generate.settings import add_options, read_settings
-from ovgpu.cli.generate.tokenizer import TextStream, chat_prompt
-from ovgpu.genai.sampling import Sampling
+from ovgpu.cli.generate.text_stream import TextStream
+from ovgpu.genai.decoder import DecoderInputs, prepare
+from ovgpu.genai.generation_config import FIELDS, GenerationConfig
+from ovgpu.genai.tokenizer import Tokenizer
+from tests.genai.make_tokenizer import byte_tokenizer
 from tests.harness import judge
 from tests.harness.ir import Net
 from tests.harness.models.drive import DATA, OPENVINO_F32, Decoder
@@ -32,31 +35,8 @@ tokenizers: Any = pytest.importorskip("tokenizers")
 
 CONTEXT = 96
 PROMPT = "To be, or not"
-BYTES = [
-    *b"\n !',.?",
-    *range(ord("a"), ord("z") + 1),
-    *range(ord("A"), ord("Z") + 1),
-    *range(0x80, 0xC0),
-    *range(0xC2, 0xF5),
-]  # enough for any character that is not ASCII
 Folder = Callable[..., Path]
 Figures = Callable[..., dict[str, Any]]
-
-
-@cache
-def byte_tokenizer() -> Any:
-    """Return a tokenizer of 211 tokens, as the models have: three special tokens, and bytes."""
-    kept = [*range(33, 127), *range(161, 173), *range(174, 256)]  # bytes that stand for themselves as characters
-    others = [byte for byte in range(256) if byte not in kept]
-    names = {byte: chr(byte) for byte in kept} | {byte: chr(256 + n) for n, byte in enumerate(others)}
-    words = ["<pad>", "<s>", "</s>", *(names[byte] for byte in BYTES)]
-    words += [f"<unused{n}>" for n in range(len(words), 211)]
-    found = tokenizers.Tokenizer(tokenizers.models.BPE({word: n for n, word in enumerate(words)}, []))
-    found.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    found.decoder = tokenizers.decoders.ByteLevel()
-    found.add_special_tokens(words[:3])
-    found.post_processor = tokenizers.processors.TemplateProcessing("<s> $A", special_tokens=[("<s>", 1)])
-    return found
 
 
 def encode(text: str) -> list[int]:
@@ -162,7 +142,7 @@ def test_inputs_continue_the_text() -> None:
     inputs = DecoderInputs(ovgpu.Core().read_model(*net.build()).inputs)
     names = list(shapes)
     first, second = (
-        {names[number]: array for number, array in inputs.next(tokens).items()} for tokens in ([7, 8, 9], [5])
+        {names[number]: array for number, array in inputs.next([tokens]).items()} for tokens in ([7, 8, 9], [5])
     )
     assert {name: array.dtype.name for name, array in first.items()} == {
         name: {"i64": "int64", "i32": "int32"}[kind] for name, (kind, _) in shapes.items()
@@ -254,10 +234,10 @@ def test_seeds(folder: Folder, figures: Figures, capsys: pytest.CaptureFixture[s
     sampled = tokens("--sample", "--seed", "1")
     assert sampled == tokens("--sample", "--seed", "1") != tokens("--sample", "--seed", "2")
     greedy = tokens()
-    assert greedy == tokens("--top-k", "1") == tokens("--temperature", "0") == tokens("--top-p", "0")
+    assert greedy == tokens("--top-k", "1") == tokens("--temperature", "0") == tokens("--top-p", "1e-9")
     assert greedy != tokens("--repetition-penalty", "5")
     found = figures(capsys, path, PROMPT, "--temperature", "1.5", "--max-new-tokens", "8")
-    seed = re.search(r"sampled, top-k 50, temperature 1.5, seed (\d+);", found["stderr"])
+    seed = re.search(r"sampled, temperature 1.5, seed (\d+);", found["stderr"])
     assert seed is not None and tokens("--temperature", "1.5", "--seed", seed[1]) == found["tokens"]
 
 
@@ -271,24 +251,31 @@ FILE = {"do_sample": True, "temperature": 0.6, "top_k": 20, "top_p": 0.95, "repe
 
 
 @pytest.mark.parametrize(
-    "generation, argv, sampling",
+    "generation, argv, fields",
     [
-        (None, [], Sampling()),
-        (None, ["--sample"], Sampling(True)),
-        (FILE, [], Sampling(True, 0.6, 20, 0.95, 0, 1.1)),
-        (FILE, ["--greedy"], Sampling(False, 0.6, 20, 0.95, 0, 1.1)),
-        (FILE, ["--temperature", "0"], Sampling(False, 1, 20, 0.95, 0, 1.1)),
-        (FILE, ["--top-k", "0", "--top-p", "1", "--repetition-penalty", "1"], Sampling(True, 0.6, 0)),
-        ({"do_sample": True, "top_k": None, "temperature": None}, [], Sampling(True, 1, 0)),
-        ({"temperature": 0.6}, [], Sampling(False, 0.6)),
-        ({"temperature": 0.6}, ["--top-p", "0.5"], Sampling(True, 0.6, 50, 0.5)),
-        ({"min_p": 0.1}, ["--sample"], Sampling(True, min_p=0.1)),
-        (None, ["--min-p", "0.2"], Sampling(True, min_p=0.2)),
+        (None, [], {"do_sample": False}),
+        (None, ["--sample"], {"do_sample": True}),
+        (FILE, [], FILE),
+        (FILE, ["--greedy"], FILE | {"do_sample": False}),
+        (FILE, ["--temperature", "0"], FILE | {"do_sample": False, "temperature": 1.0}),
+        (
+            FILE,
+            ["--top-k", "0", "--top-p", "1", "--repetition-penalty", "1"],
+            FILE | {"top_k": 0, "top_p": 1.0, "repetition_penalty": 1.0},
+        ),
+        ({"do_sample": True, "top_k": None, "temperature": None}, [], {"do_sample": True}),
+        ({"temperature": 0.6}, [], {"do_sample": False, "temperature": 0.6}),
+        ({"temperature": 0.6}, ["--top-p", "0.5"], {"do_sample": True, "temperature": 0.6, "top_p": 0.5}),
+        ({"min_p": 0.1}, ["--sample"], {"do_sample": True, "min_p": 0.1}),
+        (None, ["--min-p", "0.2"], {"do_sample": True, "min_p": 0.2}),
+        ({"num_beams": 4, "num_return_sequences": 2}, [], {"num_beams": 1, "num_return_sequences": 1}),
     ],
     ids=str,
 )
-def test_settings(generation: Any, argv: list[str], sampling: Sampling, folder: Folder) -> None:
-    assert settings(folder(generation=generation), *argv).sampling == sampling
+def test_settings(generation: Any, argv: list[str], fields: dict[str, Any], folder: Folder) -> None:
+    config = settings(folder(generation=generation), *argv, "--seed", "7").config
+    expected = GenerationConfig(max_new_tokens=128, rng_seed=7, **fields)
+    assert {name: getattr(config, name) for name in FIELDS} == {name: getattr(expected, name) for name in FIELDS}
 
 
 def test_settings_without_effect(folder: Folder, figures: Figures, capsys: pytest.CaptureFixture[str]) -> None:
@@ -401,6 +388,10 @@ TEMPLATE = """\
 CHAT = "<s>[user]Hi</s>[assistant]"
 
 
+def chat_prompt(folder: Path, message: str, system: str | None = None) -> str:
+    return Tokenizer(folder).apply_chat_template(_messages(message, system), add_generation_prompt=True)
+
+
 @pytest.mark.parametrize("form", ["text", "list", "file"])
 def test_chat(form: str, folder: Folder, figures: Figures, capsys: pytest.CaptureFixture[str]) -> None:
     path = folder()
@@ -438,7 +429,7 @@ def test_functions_of_templates(folder: Folder) -> None:
         ("{{ messages.append(1) }}", "fails: "),
     ):
         template.write_text(text)
-        with pytest.raises(ValueError, match=f"the chat template of .*{re.escape(problem)}"):
+        with pytest.raises(ovgpu.Error, match=f"the chat template {re.escape(problem)}"):
             chat_prompt(path, "Hi")
 
 
@@ -448,14 +439,14 @@ def test_functions_of_templates(folder: Folder) -> None:
 @pytest.mark.parametrize(
     "argv, message",
     [
-        (["--chat"], "has no chat template, neither chat_template.jinja nor chat_template in tokenizer_config.json"),
+        (["--chat"], "there is no chat template, neither in openvino_tokenizer.xml nor in chat_template.jinja"),
         (["--system", "Be brief"], "--system is for --chat"),
         (["--max-new-tokens", "0"], "--max-new-tokens must be at least 1, not 0"),
-        (["--temperature", "-1"], "temperature must be a number above 0, not -1.0"),
-        (["--top-k", "-1"], "top_k must be an integer from 0 on, not -1"),
-        (["--top-p", "1.5"], "top_p must be a number from 0 to 1, not 1.5"),
-        (["--seed", str(2**63)], f"seed must be an integer from 0 to {2**63 - 1}, not {2**63}"),
-        (["--repetition-penalty", "0"], "repetition_penalty must be a number above 0, not 0.0"),
+        (["--temperature", "-1"], "temperature must be greater than 0, not -1"),
+        (["--top-k", "-2"], "top_k must be an integer from 0 to 18446744073709551615, not -2"),
+        (["--top-p", "1.5"], "top_p must be greater than 0 and at most 1, not 1.5"),
+        (["--seed", str(2**64)], f"seed must be an integer from 0 to {2**64 - 1}, not {2**64}"),
+        (["--repetition-penalty", "0"], "repetition_penalty must be greater than 0, not 0"),
         (["--greedy", "--top-k", "3"], "--greedy takes the most likely token: leave out --top-k"),
         (["--device", "TPU"], 'Device with "TPU" name is not registered'),
     ],
@@ -466,7 +457,7 @@ def test_errors(argv: list[str], message: str, folder: Folder, capsys: pytest.Ca
 
 def test_errors_of_folders(folder: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "there is no folder Qwen/Qwen3-0.6B: `optimum-cli export" in error(capsys, "Qwen/Qwen3-0.6B", PROMPT)
-    assert "has no tokenizer.json" in error(capsys, tmp_path, PROMPT)
+    assert "has no tokenizer, neither tokenizer.json nor openvino_tokenizer.xml" in error(capsys, tmp_path, PROMPT)
     path = folder(is_encoder_decoder=True, model_type="t5")
     assert "has an encoder and a decoder (model_type t5)" in error(capsys, path, PROMPT)
     path = folder(generation=[])
@@ -475,7 +466,7 @@ def test_errors_of_folders(folder: Folder, tmp_path: Path, capsys: pytest.Captur
     (path / "openvino_model.xml").rename(path / "openvino_language_model.xml")
     assert "has a model of several parts, such as openvino_language_model.xml" in error(capsys, path, PROMPT)
     (path / "config.json").write_text("{")
-    assert "config.json is not JSON: " in error(capsys, path, PROMPT)
+    assert "config.json cannot be read as JSON: " in error(capsys, path, PROMPT)
     (path / "config.json").unlink()
     (path / "openvino_language_model.xml").rename(path / "openvino_model.xml")
     (path / "tokenizer.json").write_text("{}")
@@ -510,7 +501,7 @@ def test_models_of_other_forms(inputs: list[str], outputs: list[str], message: s
     net.assign("s", past)
     for name in outputs:
         net.result(net.layer("Add", "opset1", [past, ports[-1]], names=[name]))
-    with pytest.raises(ValueError, match=re.escape(message)):
+    with pytest.raises(ovgpu.Error, match=re.escape(message)):
         prepare(ovgpu.Core().read_model(*net.build()), penalties=False)
 
 
@@ -521,9 +512,7 @@ def test_missing_packages(
     path = folder()
     (path / "chat_template.jinja").write_text(TEMPLATE)
     monkeypatch.setitem(sys.modules, module, None)
-    assert f'needs the package {module.partition(".")[0]}: pip install ".[tokenizers]"' in error(
-        capsys, path, PROMPT, *argv
-    )
+    assert f'the package {module.partition(".")[0]}: pip install ".[genai]"' in error(capsys, path, PROMPT, *argv)
 
 
 def test_the_command_line_loads_neither() -> None:

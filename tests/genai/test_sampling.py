@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
 import ovgpu
-from ovgpu.cli.generate.generator import Generator, prepare
+from ovgpu.genai import decoder as decoders
 from ovgpu.genai.batch import fix_batch
-from ovgpu.genai.sampling import COUNTS, Sampler, Sampling, add_sampling
+from ovgpu.genai.sampling import Sampler, Sampling, add_sampling, checked_token
 from ovgpu.passes.keep_last_logits import keep_last_logits
 from tests.emulator import state
 from tests.harness.ir import Net
@@ -33,16 +34,14 @@ def head(vocabulary: int, penalties: bool = False, device: str = "CPU") -> Any:
     return ovgpu.Core().compile_model(model, device)
 
 
-def frequencies(logits: Any, sampling: Sampling, *texts: tuple[list[int], bool]) -> Array:
-    """Return how often each token is drawn after the last of these texts, each with whether it was generated."""
+def frequencies(logits: Any, sampling: Sampling, prompt: list[int] | None = None, text: Any = ()) -> Array:
+    """Return how often each token is drawn after a prompt and a text that was generated."""
     compiled = head(len(logits), penalties=sampling.penalises)
-    request, sampler = compiled.create_infer_request(), Sampler(compiled.inputs, sampling, 5)
-    for text, generated in texts or [([0], False)]:
-        arrays = {i: np.repeat(x, DRAWS, 0) for i, x in sampler.next(generated).items()}
-        arrays[3][:, 2] = np.arange(DRAWS)
-        arrays |= {0: np.tile(text, (DRAWS, 1)), 1: np.tile(np.array(logits, np.float32), (DRAWS, 1, 1))}
-        tokens = request.infer(arrays)["next_token"]
-    return np.bincount(tokens, minlength=len(logits))
+    sampler = Sampler(compiled.inputs, sampling, 5, prompt=prompt or [])
+    arrays = {i: np.repeat(x, DRAWS, 0) for i, x in sampler.next(text).items()}
+    arrays[3][:, 2] = np.arange(DRAWS)
+    arrays |= {0: np.zeros((DRAWS, 1), np.int64), 1: np.tile(np.array(logits, np.float32), (DRAWS, 1, 1))}
+    return np.bincount(compiled(arrays)["next_token"], minlength=len(logits))
 
 
 def check(found: Array, probabilities: Any) -> None:
@@ -76,34 +75,63 @@ def test_filters(sampling: Sampling, wanted: list[float]) -> None:
     check(frequencies(np.log(PROBABILITIES), sampling), wanted + [0] * (12 - len(wanted)))
 
 
+@pytest.mark.parametrize(
+    "sampling, kept",
+    [
+        (Sampling(), [1] * 12),
+        (Sampling(True, top_k=0), PROBABILITIES),
+        (Sampling(True, top_k=4, top_p=0.75), [0.4615, 0.3077, 0.2308]),
+        (Sampling(True, 0.5, 0, top_p=0.6), [0.6923, 0.3077]),
+    ],
+    ids=str,
+)
+def test_log_probabilities(sampling: Sampling, kept: list[float]) -> None:
+    """The first is among the tokens that are kept, the second by the logits alone, without temperature and biases."""
+    compiled = head(12)
+    sampler = Sampler(compiled.inputs, sampling, 5)
+    logits = np.log(np.array(PROBABILITIES, np.float32)) + 3
+    tokens = set()
+    for _ in range(20):
+        arrays = sampler.next(banned=[11]) | {0: np.zeros((1, 1), np.int64), 1: logits.reshape(1, 1, -1)}
+        results = compiled(arrays)
+        (token,), (logs,) = results["next_token"], results["log_probabilities"]
+        tokens.add(int(token))
+        share = kept[token] / (sum(kept) - (kept[11] if len(kept) > 11 and sampling.sample else 0))
+        expected = [np.log(share) if sampling.sample else 0, np.log(PROBABILITIES[token] / sum(PROBABILITIES))]
+        np.testing.assert_allclose(logs, expected, atol=1e-3)
+    assert 11 not in tokens and (len(tokens) > 1) == sampling.sample
+
+
 LOGITS = np.array([3, 2.5, 2, 1, -1, -2, -3, -4, 0.5, 0, -0.5, -9])
 
 
 @pytest.mark.parametrize(
-    "sampling, texts, changed",
+    "sampling, prompt, text, changed",
     [
-        (Sampling(True, top_k=0, repetition_penalty=2), [([0, 4, 4], False)], {0: 1.5, 4: -2}),
-        (Sampling(True, top_k=0, presence_penalty=1.5), [([0, 4], False)], {}),
-        (Sampling(True, top_k=0, presence_penalty=1.5), [([1], False), ([0, 4, 4], True)], {0: 1.5, 4: 0.5}),
-        (Sampling(True, top_k=0, frequency_penalty=0.5), [([1], False), ([0, 4, 4], True)], {0: 2.5, 4: 0}),
-        (Sampling(True, top_k=0, frequency_penalty=0.5), [([0], True), ([0], True)], {0: 2}),
-        (Sampling(True, top_k=0, frequency_penalty=0.5), [([0], True), ([1], False), ([4], True)], {4: -0.5}),
+        (Sampling(True, repetition_penalty=2), [0, 4, 4], [], {0: 1.5, 4: -2}),
+        (Sampling(True, repetition_penalty=2), [0], [4, 4, 0], {0: 1.5, 4: -2}),
+        (Sampling(True, presence_penalty=1.5), [0, 4], [], {}),
+        (Sampling(True, presence_penalty=1.5), [1], [0, 4, 4], {0: 1.5, 4: 0.5}),
+        (Sampling(True, frequency_penalty=0.5), [1], [0, 4, 4], {0: 2.5, 4: 0}),
+        (Sampling(True, frequency_penalty=0.5), [0, 0], [0, 0], {0: 2}),
         (
-            Sampling(True, top_k=0, repetition_penalty=2, presence_penalty=0.5, frequency_penalty=0.25),
-            [([1], False), ([0, 5], True)],
+            Sampling(True, repetition_penalty=2, presence_penalty=0.5, frequency_penalty=0.25),
+            [1],
+            [0, 5],
             {1: 1.25, 0: 0.75, 5: -3.25},
         ),
-        (Sampling(True, top_k=0, logit_bias={3: 2.0, 0: -np.inf}), [([0], False)], {0: -np.inf, 3: 3}),
-        (Sampling(True, top_k=0, logit_bias={4: 3.0}, repetition_penalty=2), [([4], False)], {4: 1}),
+        (Sampling(True, logit_bias={3: 2.0, 0: -np.inf}), [0], [], {0: -np.inf, 3: 3}),
+        (Sampling(True, logit_bias={4: 3.0}, repetition_penalty=2), [4], [], {4: 1}),
+        (Sampling(True, frequency_penalty=0.01), [1], [0] * 100, {0: 2}),  # more than the first capacity
     ],
     ids=lambda value: str(value) if isinstance(value, Sampling) else "",
 )
-def test_penalties(sampling: Sampling, texts: Any, changed: dict[int, float]) -> None:
+def test_penalties(sampling: Sampling, prompt: list[int], text: list[int], changed: dict[int, float]) -> None:
     """As in openvino_genai: negative logits are multiplied by the repetition penalty, and raised by the others, which
-    count the tokens generated since the last prompt."""
+    count generated tokens only."""
     logits = LOGITS.copy()
     logits[list(changed)] = list(changed.values())
-    check(frequencies(LOGITS, sampling, *texts), np.exp(logits))
+    check(frequencies(LOGITS, sampling, prompt, text), np.exp(logits))
 
 
 def test_values_out_of_range() -> None:
@@ -126,8 +154,8 @@ def test_values_out_of_range() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             Sampling(**values)  # type: ignore[arg-type]
-    for seed in (-1, 2**63, 1.0, True):
-        with pytest.raises(ValueError, match="seed must be an integer from 0 to 9223372036854775807"):
+    for seed in (-1, 2**64, 1.0, True):
+        with pytest.raises(ValueError, match="seed must be an integer from 0 to 18446744073709551615"):
             Sampler(head(4).inputs, Sampling(), seed)  # type: ignore[arg-type]
 
 
@@ -136,16 +164,19 @@ def test_values_out_of_range() -> None:
     "index, shape, message",
     [
         (2, (1, 6), r"rules have 1 rows, not 3"),
-        (3, (1, 4), r"numbers have 1 rows, not 3"),
+        (3, (1, 4), r"tokens have 3 rows, not 1"),
         (4, (1, 2), r"biased tokens have 1 rows, not 3"),
         (5, (3, 1), r"biases have 1 columns, not 2"),
-        (0, (1, 2), r"numbers have 3 rows, not 1"),
+        (6, (1, 2), r"tokens have 1 rows, not 3"),
+        (7, (2, 2), r"tokens have 2 rows, not 3"),
     ],
 )
 def test_inputs_that_do_not_fit(index: int, shape: tuple[int, int], message: str, device: str, emulated: str) -> None:
     """One error on both devices, instead of memory that nobody has written."""
     compiled = head(8, penalties=True, device=emulated if device == "EMULATED" else device)
-    shapes = {0: (3, 2), 1: (3, 1, 8), 2: (3, 6), 3: (3, 4), 4: (3, 2), 5: (3, 2)} | {index: shape}
+    shapes = {0: (3, 2), 1: (3, 1, 8), 2: (3, 6), 3: (3, 4), 4: (3, 2), 5: (3, 2), 6: (3, 1), 7: (3, 1)} | {
+        index: shape
+    }
     arrays = {i: np.zeros(shapes[i], port.element_type.to_dtype()) for i, port in enumerate(compiled.inputs)}
     with pytest.raises(ovgpu.Error, match=message):
         compiled(arrays)
@@ -160,16 +191,26 @@ def test_logits_of_another_shape() -> None:
 
 def test_models_without_counts() -> None:
     net = Net()
-    net.result(net.parameter("f32", (1, -1, 8), "logits"))
-    with pytest.raises(ovgpu.Error, match="penalties need a model with the input input_ids"):
+    net.result(net.parameter("f32", (1, -1, -1), "logits"))
+    with pytest.raises(ovgpu.Error, match="penalties need logits with a vocabulary of known size"):
         add_sampling(ovgpu.Core().read_model(*net.build()), 0, penalties=True)
 
 
-def generated(model: str, device: str, sampling: Sampling, **options: Any) -> tuple[list[int], Generator]:
-    read = ovgpu.Core().read_model(DATA / model / "model.xml")
-    output = prepare(read, sampling.penalises)
-    generator = Generator(ovgpu.Core().compile_model(read, device, options), output)
-    return list(generator.generate(TEXT, sampling, 7, 12, ())), generator
+def steps(model: str, device: str, sampling: Sampling, **options: Any) -> tuple[decoders.Decoder, Iterator[int]]:
+    """Return a decoder, and an iterator of 12 tokens that it chooses after `TEXT`, step by step."""
+    decoder = decoders.Decoder(ovgpu.Core().read_model(DATA / model / "model.xml"), device, options)
+    return decoder, tokens_of(decoder, sampling)
+
+
+def tokens_of(decoder: decoders.Decoder, sampling: Sampling) -> Iterator[int]:
+    chooser = decoder.chooser(sampling.penalises)
+    ports = chooser.compiled.inputs
+    inputs, sampler, tokens = decoders.DecoderInputs(ports), Sampler(ports, sampling, 7, prompt=TEXT), list[int]()
+    with decoder.texts(1, sampling.penalises) as places:
+        for _ in range(12):
+            outputs = places.step({0: inputs.next([tokens[-1:] or TEXT]) | sampler.next(tokens)})[0]
+            tokens.append(checked_token(outputs[chooser.output]))
+            yield tokens[-1]
 
 
 RULES = [
@@ -184,14 +225,16 @@ RULES = [
 @pytest.mark.parametrize("model", ["llama", "gpt2", "llama_int4_sym", "mixtral"])
 def test_the_same_tokens_on_both_devices(model: str, sampling: Sampling, emulated: str) -> None:
     options = {"INFERENCE_PRECISION_HINT": "f32"}
-    on_host, generator = generated(model, "CPU", sampling, **options)
-    assert generated(model, emulated, sampling, **options)[0] == on_host
-    assert list(generator.generate(TEXT, sampling, 7, 12, ())) == on_host  # the counts begin anew
+    decoder, tokens = steps(model, "CPU", sampling, **options)
+    on_host = list(tokens)
+    assert list(steps(model, emulated, sampling, **options)[1]) == on_host
+    assert list(tokens_of(decoder, sampling)) == on_host
 
 
 @pytest.mark.parametrize("sampling", RULES, ids=str)
 def test_a_decode_step_stays_one_graph(sampling: Sampling, emulated: str) -> None:
-    """Sampling adds three kernels, and counts add two. Eight bytes go to the host, and nothing is allocated."""
+    """Sampling adds three kernels, and counts add five. A token and two log
+    probabilities go to the host, and nothing is allocated."""
     read = ovgpu.Core().read_model(DATA / "llama" / "model.xml")
     assert fix_batch(read) and keep_last_logits(read, 0)
     decoder = Decoder(ovgpu.Core().compile_model(read, emulated))
@@ -200,13 +243,12 @@ def test_a_decode_step_stays_one_graph(sampling: Sampling, emulated: str) -> Non
         state.counters.reset()
         token = decoder.step(token)
     kernels, uploaded = state.counters.graph_kernels, state.counters.h2d_bytes
-    _, generator = generated("llama", emulated, sampling)
-    for count, _ in enumerate(generator.generate(TEXT, sampling, 7, 12, ())):
+    _, tokens = steps("llama", emulated, sampling)
+    for count, _ in enumerate(tokens):
         counters = state.counters
         if count > 3:  # states have two buffers, with a graph for each
-            assert (counters.graph_launches, counters.launches, counters.allocs, counters.d2h_bytes) == (1, 0, 0, 8)
-            assert counters.graph_kernels == kernels + 3 + 2 * sampling.penalises
-            assert counters.h2d_bytes <= uploaded + 6 * 8 + 4 * 8  # rules and numbers
+            assert (counters.graph_launches, counters.launches, counters.allocs, counters.d2h_bytes) == (1, 0, 0, 16)
+            assert counters.graph_kernels == kernels + 3 + 5 * sampling.penalises
+            history = 2 * 64 * 8 * sampling.penalises
+            assert counters.h2d_bytes <= uploaded + 6 * 8 + 4 * 8 + history  # rules and numbers
         counters.reset()
-    states = {state.name: state.state for state in generator.request.query_state()}
-    assert (COUNTS in states) == sampling.penalises

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-from rich.status import Status
-
 from ovgpu._util.atomic_file import check_writable, replacing
 from ovgpu.api.core import CompiledModel, Core
 from ovgpu.cli._ports import model_folder
 from ovgpu.cli._print import console
-from ovgpu.cli.generate.generator import Generator, prepare
+from ovgpu.cli.generate.recorder import Recorder
 from ovgpu.cli.generate.report import Report
-from ovgpu.cli.generate.settings import Settings, add_options, read_json, read_settings
-from ovgpu.cli.generate.tokenizer import TextStream, chat_prompt, load_tokenizer
-from ovgpu.genai.sampling import check_seed
+from ovgpu.cli.generate.settings import Settings, add_options, read_settings
+from ovgpu.genai.decoder import Decoder
+from ovgpu.genai.files import read_json
+from ovgpu.genai.generation import generate
+from ovgpu.genai.generation_config import GenerationConfig
+from ovgpu.genai.metrics import RawPerfMetrics
+from ovgpu.genai.sampling import sampling_of
+from ovgpu.genai.stops import Stops
+from ovgpu.genai.streamers import StreamerBase
+from ovgpu.genai.tokenizer import Tokenizer
 from ovgpu.runtime.printing import counted
 
 WARM_UP_TOKENS = 4  # the prompt, and decode steps that are bound, captured and replayed
@@ -63,45 +67,56 @@ def run(args: argparse.Namespace) -> int:
         check_writable(Path(args.json))
     folder = _folder(Path(args.model))
     settings = read_settings(folder, args)
-    tokenizer = load_tokenizer(folder)
-    prompt = _prompt(args, folder, tokenizer)
+    config = settings.config
+    tokenizer = Tokenizer(folder)
+    prompt = _prompt(args, tokenizer)
     limit = _limit(settings, len(prompt))
-    seed = int.from_bytes(os.urandom(4), "big") if args.seed is None else args.seed
-    check_seed(seed)
     for setting in settings.ignored:
         out.print(f"generation_config.json sets {setting}, which has no effect here", markup=False, soft_wrap=True)
     with out.status("compiling the model") as status:
         start = time.perf_counter()
-        compiled, output = _compile(args, settings.sampling.penalises)
+        properties = {} if args.precision is None else {"INFERENCE_PRECISION_HINT": args.precision}
+        decoder = Decoder(Core().read_model(args.model), args.device, properties)
+        sampling = sampling_of(config)
+        chooser = decoder.chooser(sampling.penalises)
         compile_seconds = time.perf_counter() - start
-        generator = Generator(compiled, output)
         status.update("reading the prompt")
+
+        def generate_tokens(tokens: int, streamer: StreamerBase | None) -> None:
+            own = config.copy()
+            own.max_new_tokens = tokens
+            own.min_new_tokens = min(config.min_new_tokens, tokens)
+            generate(decoder, [prompt], own, Stops(own, tokenizer), streamer, RawPerfMetrics())
+
         if args.warm_up:
-            list(generator.generate(prompt, settings.sampling, seed, min(limit, WARM_UP_TOKENS), ()))
+            generate_tokens(min(limit, WARM_UP_TOKENS), None)
         start = time.perf_counter()
-        tokens = generator.generate(prompt, settings.sampling, seed, limit, settings.ends)
-        text, record = _stream(tokens, TextStream(tokenizer, prompt), status), generator.record
+        recorder = Recorder(tokenizer, prompt, _ends(config), status)
+        try:
+            generate_tokens(limit, recorder)
+        except KeyboardInterrupt:
+            recorder.reason = "interrupted"
+        finally:
+            recorder.finish()
         total_seconds = time.perf_counter() - start
-    record.reason = record.reason or "interrupted"
-    if record.reason == "length" and limit < settings.max_new_tokens:
-        record.reason = "context"
+    if not recorder.reason:
+        recorder.reason = "length" if limit == config.max_new_tokens else "context"
     report = Report(
-        record,
-        text,
+        recorder,
         args.model,
-        _device(compiled),
-        f"{settings.sampling}, seed {seed}" if settings.sampling.sample else str(settings.sampling),
+        _device(chooser.compiled),
+        f"{sampling}, seed {config.rng_seed}" if config.do_sample else str(sampling),
         limit,
         settings.context,
         compile_seconds,
         total_seconds,
-        [state.state.byte_size for state in generator.request.query_state()],
+        [state.state.byte_size for state in chooser.request.query_state()],
     )
     report.print(out)
     if args.json:
         with replacing(Path(args.json)) as (file,):
             file.write(json.dumps(report.as_json(), indent=2).encode() + b"\n")
-    return 130 if record.reason == "interrupted" else 0
+    return 130 if recorder.reason == "interrupted" else 0
 
 
 def _folder(path: Path) -> Path:
@@ -124,7 +139,7 @@ def _folder(path: Path) -> Path:
     return folder
 
 
-def _prompt(args: argparse.Namespace, folder: Path, tokenizer: Any) -> list[int]:
+def _prompt(args: argparse.Namespace, tokenizer: Tokenizer) -> list[int]:
     """Return the tokens of the prompt. Raises ValueError if there are none."""
     if args.system is not None and not args.chat:
         raise ValueError("--system is for --chat")
@@ -132,58 +147,38 @@ def _prompt(args: argparse.Namespace, folder: Path, tokenizer: Any) -> list[int]
     if text == "-":
         text = sys.stdin.read().removesuffix("\n")
     if args.chat:
-        text = chat_prompt(folder, text, args.system)
-    tokens: list[int] = tokenizer.encode(text, add_special_tokens=not args.chat).ids  # the template has special tokens
+        text = tokenizer.apply_chat_template(_messages(text, args.system), add_generation_prompt=True)
+    encoded = tokenizer.encode(text, add_special_tokens=not args.chat)  # the template has special tokens
+    tokens: list[int] = encoded.input_ids.data[0].tolist()
     if not tokens:
         raise ValueError("the prompt has no tokens")
     return tokens
 
 
+def _messages(message: str, system: str | None) -> list[dict[str, str]]:
+    """Return a chat with one message of the user."""
+    messages = [{"role": "user", "content": message}]
+    return messages if system is None else [{"role": "system", "content": system}, *messages]
+
+
 def _limit(settings: Settings, prompt: int) -> int:
     """Return the largest number of new tokens. Raises ValueError if the prompt fills the context."""
+    limit = settings.config.max_new_tokens
     if settings.context is None:
-        return settings.max_new_tokens
+        return limit
     if prompt >= settings.context:
         raise ValueError(
             f"the prompt has {counted(prompt, 'token')}, and the context of the model only "
             f"{settings.context}, prompt and answer together"
         )
-    return min(settings.max_new_tokens, settings.context - prompt)
+    return min(limit, settings.context - prompt)
 
 
-def _compile(args: argparse.Namespace, penalties: bool) -> tuple[CompiledModel, int]:
-    """Return the compiled model, rewritten for one text, and the index of the output with its tokens."""
-    core = Core()
-    model = core.read_model(args.model)
-    output = prepare(model, penalties)
-    options = {} if args.precision is None else {"INFERENCE_PRECISION_HINT": args.precision}
-    return core.compile_model(model, args.device, options), output
+def _ends(config: GenerationConfig) -> set[int]:
+    """Return the tokens that end the text."""
+    return set() if config.ignore_eos else config.stop_token_ids
 
 
 def _device(compiled: CompiledModel) -> str:
     devices = ", ".join(compiled.get_property("EXECUTION_DEVICES"))
     return f"{devices} ({compiled.get_property('FULL_DEVICE_NAME')})"
-
-
-def _stream(tokens: Any, stream: TextStream, status: Status) -> str:
-    """Write the text of tokens to stdout as they come, until they end or Ctrl-C is pressed. Return the text."""
-    pieces = []
-
-    def write(piece: str) -> None:
-        if piece:
-            status.stop()
-            pieces.append(piece)
-            sys.stdout.write(piece)
-            sys.stdout.flush()
-
-    try:
-        for token in tokens:
-            write(stream.add(token))
-    except KeyboardInterrupt:
-        pass
-    finally:
-        write(stream.finish())
-        text = "".join(pieces)
-        if text and not text.endswith("\n"):
-            write("\n")
-    return text

@@ -10,7 +10,7 @@ import numpy as np
 from rich.console import Console
 
 from ovgpu.cli._print import table
-from ovgpu.cli.generate.generator import Record
+from ovgpu.cli.generate.recorder import Recorder
 from ovgpu.runtime.printing import bytes_text, counted
 
 REASONS = {
@@ -25,8 +25,7 @@ REASONS = {
 class Report:
     """Figures of a generation. ``limit`` and ``context`` limit its tokens. ``states`` has the bytes of each state."""
 
-    record: Record
-    text: str
+    record: Recorder
     model: str
     device: str
     sampling: str
@@ -78,7 +77,7 @@ class Report:
             "state_bytes": sum(self.states),
             "token_seconds": self.record.seconds,
             "tokens": self.record.tokens,
-            "text": self.text,
+            "text": self.record.text,
         }
 
     def print(self, out: Console) -> None:

@@ -122,7 +122,9 @@ class SampleToken(Op):
     """Choice of the token that follows the last position of each row.
 
     ``logits [b, t, v], rules [b, 6] f64, numbers [b, 4] i64, counts [b, v] i32, biased tokens [b, n] i64, biases [b, n]
-    f32 -> tokens [b] i64``; counts are those of `TokenCounts`, and may be absent. `Rule` and `Number` name the columns.
+    f32 -> tokens [b] i64, log_probabilities [b, 2] f32``; counts are those of `TokenCounts`, and may be absent. `Rule`
+    and `Number` name the columns. The log probabilities are that of the token among those that the rules kept, 0 for
+    the most likely token at temperature 0, and that of the token by its logits alone.
 
     Biases are added to the logits of their tokens, which are distinct; negative ones are left out. The rules then apply
     in the order of openvino_genai: repetition, presence and frequency penalty, top-k, temperature, min-p, top-p, whose
@@ -143,7 +145,7 @@ class SampleToken(Op):
         _check("biases", biases, Type.f32, rows, biased.shape and biased.shape[1])
         if counts is not None:
             _check("counts", counts, Type.i32, rows, logits.shape and logits.shape[2])
-        return (Spec(Type.i64, None if rows is None else (rows,)),)
+        return Spec(Type.i64, None if rows is None else (rows,)), Spec(Type.f32, None if rows is None else (rows, 2))
 
     def evaluate(
         self, xp: Adapter, logits: Array, rules: Array, numbers: Array, counts: Any, biased: Array, biases: Array
@@ -151,16 +153,15 @@ class SampleToken(Op):
         if not logits.shape[1] * logits.shape[2]:
             raise OpError(f"there are no logits: their shape is {list(logits.shape)}")
         own_rules, own_numbers = xp.asnumpy(rules), xp.asnumpy(numbers).tolist()
-        tokens = [
-            self._choose(
-                xp,
-                self._scores(xp, logits[row, -1], own_rules[row], None if counts is None else counts[row], *bias),
-                own_rules[row],
-                own_numbers[row],
-            )
-            for row, bias in enumerate(zip(biased, biases))
-        ]
-        return (xp.asarray(np.array(tokens, np.int64)),)
+        tokens, logs = [], []
+        for row, bias in enumerate(zip(biased, biases)):
+            own_counts = None if counts is None else counts[row]
+            scores = self._scores(xp, logits[row, -1], own_rules[row], own_counts, *bias)
+            token, share = self._choose(xp, scores, own_rules[row], own_numbers[row])
+            tokens.append(token)
+            logs.append([share, np.nan if token == NO_TOKEN else log_probability(xp, logits[row, -1], token)])
+        logs_array = np.array(logs, np.float32).reshape(-1, 2)
+        return xp.asarray(np.array(tokens, np.int64)), xp.asarray(logs_array)
 
     def _scores(self, xp: Adapter, logits: Array, rules: Any, counts: Any, biased: Array, biases: Array) -> Array:
         """Return the logits [v] of one row, f32, with biases and penalties."""
@@ -171,13 +172,13 @@ class SampleToken(Op):
             penalise(xp, scores, counts, rules)
         return scores
 
-    def _choose(self, xp: Adapter, scores: Array, rules: Any, numbers: list[int]) -> int:
-        """Return the token of one row."""
+    def _choose(self, xp: Adapter, scores: Array, rules: Any, numbers: list[int]) -> tuple[int, float]:
+        """Return the token of one row, and its log probability among the tokens that the rules keep."""
         best = int(scores.argmax())  # of NaN, if there is one
         if not float(scores[best]) > -np.inf:
-            return NO_TOKEN
+            return NO_TOKEN, np.nan
         if rules[Rule.TEMPERATURE] == 0:
-            return best
+            return best, 0.0
         weights = relative_weights(xp, scores, scores[best], rules[Rule.TEMPERATURE])
         tokens = xp.flatnonzero(weights)
         keys = weights[tokens].view(np.uint32).astype(np.uint64) << np.uint64(32) | (
@@ -193,7 +194,9 @@ class SampleToken(Op):
             limit = np.uint64(np.float64(int(sums[-1])) * rules[Rule.TOP_P])
             kept = min(kept, int(sums[min(int((sums <= limit).sum()), count - 1)]))
         drawn = np.uint64(random_word(numbers[Number.SEED], numbers[Number.STEP]) * kept >> 64)
-        return 2**32 - 1 - int(keys[int((sums <= drawn).sum())] & np.uint64(2**32 - 1))
+        position = int((sums <= drawn).sum())
+        share = int(sums[position]) - (int(sums[position - 1]) if position else 0)
+        return 2**32 - 1 - int(keys[position] & np.uint64(2**32 - 1)), float(np.log(share / kept))
 
     def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         logits, rules, numbers, counts, biased, biases = inputs
@@ -206,6 +209,7 @@ class SampleToken(Op):
         tiles, size = -(-vocabulary // TILE), np.int32(vocabulary)
         scores = k.scratch((rows, vocabulary), np.dtype(np.float32))
         best = k.scratch((rows, tiles), np.dtype(np.uint64))
+        sums = k.scratch((rows, tiles, 2), np.dtype(np.float32))
         bin_counts = k.scratch((rows, BINS), np.dtype(np.uint32))
         bin_sums = k.scratch((rows, BINS), np.dtype(np.uint64))
         k.kernel(
@@ -223,6 +227,7 @@ class SampleToken(Op):
                 np.int32(biased.shape[1]),
                 scores,
                 best,
+                sums,
                 bin_counts,
                 bin_sums,
                 size,
@@ -237,10 +242,23 @@ class SampleToken(Op):
         )
         k.kernel(
             "sampling.cu",
-            "draw_token",
+            f"draw_token<{k.c_type(logits.dtype)}>",
             (rows,),
             (DRAW_THREADS,),
-            (scores, rules, numbers, best, np.int32(tiles), bin_counts, bin_sums, outputs[0], size),
+            (
+                last,
+                *map(np.int64, strides_of(last)),
+                scores,
+                rules,
+                numbers,
+                best,
+                sums,
+                np.int32(tiles),
+                bin_counts,
+                bin_sums,
+                *outputs,
+                size,
+            ),
         )
         return None
 
@@ -283,6 +301,13 @@ def relative_weights(xp: Adapter, scores: Array, best: Any, temperature: float) 
     power = polynomial(exponent - whole, POWERS_OF_TWO)
     scaled = (power.view(np.int32) + (whole.astype(np.int32) << 23)).view(np.float32)
     return xp.where(has_weight, scaled, np.float32(0))
+
+
+def log_probability(xp: Adapter, logits: Array, token: int) -> float:
+    """Return the log probability of a token by logits [v]; NaN if one is infinite."""
+    wide = logits.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        return float(wide[token] - wide.max() - np.log(float(xp.exp(wide - wide.max()).sum())))
 
 
 def random_word(seed: int, step: int) -> int:

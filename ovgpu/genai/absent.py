@@ -1,0 +1,61 @@
+"""Names of openvino_genai that `ovgpu.genai` does not have: programs can import them, and get an error when they use
+them."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from ovgpu.errors import Error
+
+REASONS = {
+    "images and videos are not generated": """
+        AutoencoderKL AutoencoderKLLTXVideo CLIPTextModel CLIPTextModelWithProjection CppStdGenerator
+        Flux2Transformer2DModel FluxTransformer2DModel Generator Image2ImagePipeline ImageGenerationConfig
+        ImageGenerationPerfMetrics InpaintingPipeline LTXVideoTransformer3DModel Qwen2_5_VLForConditionalGeneration
+        Qwen3TextEncoder QwenImageTransformer2DModel RawImageGenerationPerfMetrics SD3Transformer2DModel Scheduler
+        T5EncoderModel TaylorSeerCacheConfig Text2ImagePipeline Text2VideoPipeline TorchGenerator UNet2DConditionModel
+        VideoGenerationConfig VideoGenerationPerfMetrics VideoGenerationResult ZImageTransformer2DModel""",
+    "speech is neither recognised nor generated": """
+        ASRDecodedResultChunk ASRDecodedResults ASRGenerationConfig ASRPerfMetrics ASRPipeline ASRRawPerfMetrics
+        OmniDecodedResults OmniPipeline OmniSpeechStreamerBase OmniTalkerSpeechConfig SpeechGenerationConfig
+        SpeechGenerationPerfMetrics Talker TalkerBase TalkerPerfMetrics TalkerResults Text2SpeechDecodedResults
+        Text2SpeechPipeline WhisperGenerationConfig WhisperPerfMetrics WhisperPipeline WhisperRawPerfMetrics
+        WhisperWordTiming""",
+    "models with images as inputs are not supported": "VLMDecodedResults VLMPipeline VLMPipelineBase VideoMetadata",
+    "embeddings and rankings are results of `Core.compile_model`": """
+        EmbedResult EmbeddingPipeline TextEmbeddingPipeline TextRerankPipeline""",
+    "requests join a batch in `ovgpu.SequenceBatcher`": """
+        AggregationMode CacheEvictionConfig ContinuousBatchingPipeline GenerationResult GenerationStatus
+        KVCrushAnchorPointMode KVCrushConfig SchedulerConfig SparseAttentionConfig SparseAttentionMode""",
+    "a grammar does not restrict the tokens": "StructuralTagItem StructuralTagsConfig StructuredOutputConfig",
+    "results are not parsed": """
+        DeepSeekR1ReasoningIncrementalParser DeepSeekR1ReasoningParser IncrementalParser Llama3JsonToolParser
+        Llama3PythonicToolParser Parser Phi4ReasoningIncrementalParser Phi4ReasoningParser ReasoningIncrementalParser
+        ReasoningParser TextParserStreamer VLLMParserWrapper""",
+    "LoRA adapters are not applied": "Adapter AdapterConfig",
+    "a second model does not propose tokens": "draft_model",
+}
+"""Names by the reason why they are not there."""
+
+ABSENT = {name: reason for reason, names in REASONS.items() for name in names.split()}
+
+
+class _Refusing(type):
+    """Class of the classes that stand for absent ones: each use of them raises an error."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> NoReturn:
+        _refuse(cls.__name__)
+
+    def __getattr__(cls, name: str) -> NoReturn:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        _refuse(cls.__name__)
+
+
+def absent(name: str) -> type:
+    """Return a class that stands for an absent one. A call of it, or the use of an attribute, raises Error."""
+    return _Refusing(name, (), {"__doc__": f"Absent: {ABSENT[name]}.", "__module__": "ovgpu.genai"})
+
+
+def _refuse(name: str) -> NoReturn:
+    raise Error(f"ovgpu.genai has no {name}: {ABSENT[name]}; it has LLMPipeline, and what belongs to that")

@@ -1,0 +1,213 @@
+"""Class Decoder: a model that continues texts, one in a request, or many side by side."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ovgpu.api.core import CompiledModel, Core
+from ovgpu.batching import SequenceBatcher
+from ovgpu.batching.sequence_batcher import MAX_SEQUENCES
+from ovgpu.errors import Error
+from ovgpu.genai.batch import fix_batch
+from ovgpu.genai.sampling import HISTORY, Array, add_sampling
+from ovgpu.genai.sampling import INPUTS as SAMPLING_INPUTS
+from ovgpu.model import Model, Output
+from ovgpu.model.ports import port_names
+from ovgpu.passes.keep_last_logits import keep_last_logits
+
+INPUTS = ("input_ids", "attention_mask", "position_ids", "beam_idx", "token_type_ids")
+EXPORT = "export it with `optimum-cli export openvino --task text-generation-with-past`, which makes one with state"
+
+
+def find_logits(model: Model) -> int:
+    """Check that a model generates text, and return the index of its output with the logits.
+
+    Raises: Error for a model without state, with other inputs than `INPUTS`, or without logits.
+    """
+    names = port_names(model.inputs)
+    if any(name.startswith("past_key_values") for name in names) or not model.states:
+        raise Error(f"the model has no state, so that it cannot remember the text: {EXPORT}")
+    others = sorted(set(names) - set(INPUTS))
+    if others:
+        raise Error(
+            f"the model has the input{'s' * (len(others) > 1)} {', '.join(others)}: generate knows {', '.join(INPUTS)}"
+        )
+    if "input_ids" not in names:
+        raise Error("the model has no input input_ids")
+    outputs = port_names(model.outputs)
+    if "logits" not in outputs and len(outputs) > 1:
+        raise Error(f"the model has no output logits, only {', '.join(outputs)}")
+    logits = outputs.index("logits") if "logits" in outputs else 0
+    shape = model.outputs[logits].partial_shape
+    if shape.rank.is_static and len(shape) != 3:
+        raise Error(f"output '{outputs[logits]}' has the shape {shape}: logits have [batch, length, vocabulary]")
+    return logits
+
+
+def prepare(model: Model, penalties: bool) -> int:
+    """Rewrite a model in place so that it chooses tokens, see `add_sampling`. Return the index of the output with them.
+
+    Raises: Error for a model that generates no text, see `find_logits`.
+    """
+    logits = find_logits(model)
+    fix_batch(model)
+    keep_last_logits(model, logits)
+    return add_sampling(model, logits, penalties)
+
+
+class DecoderInputs:
+    """Inputs of a decoder for a text, or for several of equal length, which grow from call to call."""
+
+    def __init__(self, ports: Sequence[Output]) -> None:
+        names = port_names(ports)
+        self._ports = [
+            (i, names[i], port) for i, port in enumerate(ports) if names[i] not in {**SAMPLING_INPUTS, **HISTORY}
+        ]
+        self._past = 0
+
+    def next(self, rows: Sequence[Sequence[int]], parents: Sequence[int] = (0,)) -> dict[int, Array]:
+        """Return the arrays by input index, for rows of tokens that follow all earlier ones.
+
+        Each row continues one of the last rows, whose numbers ``parents`` has.
+        """
+        batch, count = len(rows), len(rows[0])
+        begin, self._past = self._past, self._past + count
+        arrays: dict[int, Array] = {}
+        for index, name, port in self._ports:
+            dtype = np.dtype(np.int64) if port.element_type.is_dynamic() else port.element_type.storage
+            if name == "input_ids":
+                arrays[index] = np.array(rows, dtype)
+            elif name == "attention_mask":
+                arrays[index] = np.ones((batch, self._past), dtype)
+            elif name == "position_ids":  # [3, batch, count] in Qwen-VL, whose three positions of a text are equal
+                first = [d.get_length() if d.is_static else 3 for d in port.partial_shape][:-2]
+                arrays[index] = np.resize(np.arange(begin, self._past, dtype=dtype), (*first, batch, count))
+            else:
+                arrays[index] = np.array(parents, dtype) if name == "beam_idx" else np.zeros((batch, count), dtype)
+        return arrays
+
+
+@dataclass(frozen=True)
+class Chooser:
+    """A decoder with a batch of one that chooses tokens.
+
+    ``output`` is the index of its output with the tokens; the next one has their log probabilities.
+    """
+
+    compiled: CompiledModel
+    output: int
+    request: Any
+
+
+class Decoder:
+    """Decoder in the forms that generations need. All forms have the same constants."""
+
+    def __init__(self, model: Model, device: str, properties: Mapping[str, Any]) -> None:
+        """Compile ``model`` for texts without penalties. Raises: Error for a model that `prepare` refuses."""
+        self._source, self._device, self._properties = model, device, dict(properties)
+        self._choosers: dict[bool, Chooser] = {}
+        self._batchers: dict[bool, SequenceBatcher | None] = {}  # by whether there are penalties
+        self._beams: tuple[Any, Sequence[Output], int] | None = None
+        self._making = threading.RLock()
+        self.chooser(penalties=False)
+
+    def chooser(self, penalties: bool) -> Chooser:
+        """Return the model that chooses tokens, with the inputs that penalties need or without."""
+        with self._making:
+            if penalties not in self._choosers:
+                model = self._source.clone()
+                output = prepare(model, penalties)
+                compiled = self._compile(model)
+                self._choosers[penalties] = Chooser(compiled, output, compiled.create_infer_request())
+            return self._choosers[penalties]
+
+    @contextmanager
+    def texts(self, count: int, penalties: bool) -> Iterator[Texts]:
+        """Return a context with so many texts, which are empty.
+
+        Several texts share inferences, unless the model mixes the rows of a batch.
+        """
+        chooser = self.chooser(penalties)
+        with ExitStack() as opened:
+            if count == 1:
+                chooser.request.reset_state()
+                yield Texts([chooser.request])
+                return
+            batcher = None if count > MAX_SEQUENCES else self._batcher_of(penalties)
+            if batcher is None:
+                yield Texts([chooser.compiled.create_infer_request() for _ in range(count)])
+                return
+            yield Texts([opened.enter_context(batcher.open()) for _ in range(count)], batcher)
+
+    def _batcher_of(self, penalties: bool) -> SequenceBatcher | None:
+        """Return the batcher of a chooser, which the first call makes; None if the model mixes the rows of a batch."""
+        with self._making:
+            if penalties not in self._batchers:
+                try:
+                    self._batchers[penalties] = SequenceBatcher(self.chooser(penalties).compiled, MAX_SEQUENCES)
+                except Error:
+                    self._batchers[penalties] = None
+            return self._batchers[penalties]
+
+    def _compile(self, model: Model) -> CompiledModel:
+        core = Core()
+        core._donors = [one for chooser in self._choosers.values() for one in chooser.compiled._compilations]
+        return core.compile_model(model, self._device, self._properties)
+
+    def beams(self) -> Beams:
+        """Return a batch of rows for beam search, which is empty.
+
+        Raises: Error for a model whose rows cannot be reordered.
+        """
+        with self._making:
+            if self._beams is None:
+                model = self._source.clone()
+                logits = find_logits(model)
+                if "beam_idx" not in port_names(model.inputs):
+                    raise Error("beam search needs a model with the input beam_idx, which reorders its rows")
+                keep_last_logits(model, logits)
+                compiled = self._compile(model)
+                self._beams = compiled.create_infer_request(), compiled.inputs, logits
+            return Beams(*self._beams)
+
+
+class Texts:
+    """Texts in a decoder: sequences of a batcher, or else requests, which run one after the other."""
+
+    def __init__(self, places: Sequence[Any], batcher: SequenceBatcher | None = None) -> None:
+        self._places, self._batcher = places, batcher
+
+    def step(self, inputs: Mapping[int, Mapping[int, Array]]) -> dict[int, Any]:
+        """Run a step of some texts, by number, with their inputs. Return the outputs of each."""
+        if self._batcher is None:
+            return {
+                i: self._places[i].infer(arrays, share_inputs=True, share_outputs=True) for i, arrays in inputs.items()
+            }
+        with self._batcher.together():
+            futures = {i: self._places[i].submit(arrays) for i, arrays in inputs.items()}
+        return {i: future.result() for i, future in futures.items()}
+
+    def close(self, number: int) -> None:
+        """End a text, so that the others do not wait for it."""
+        if self._batcher is not None:
+            self._places[number].close()
+
+
+class Beams:
+    """Batch of rows of equal length, which may be reordered before each step."""
+
+    def __init__(self, request: Any, ports: Sequence[Output], logits: int) -> None:
+        self._request, self._inputs, self._logits = request, DecoderInputs(ports), logits
+        request.reset_state()
+
+    def step(self, rows: Sequence[Sequence[int]], parents: Sequence[int]) -> Array:
+        """Continue rows, see `DecoderInputs.next`. Return the logits of their last tokens [rows, vocabulary]."""
+        results = self._request.infer(self._inputs.next(rows, parents), share_inputs=True, share_outputs=True)
+        logits: Array = results[self._logits]
+        return logits[:, -1]

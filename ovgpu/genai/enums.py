@@ -1,0 +1,43 @@
+"""Enumerations of openvino_genai."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class _Numbered(Enum):
+    """Enumeration whose members convert to integers, but are not equal to them."""
+
+    def __int__(self) -> int:
+        return int(self.value)
+
+    __index__ = __int__
+
+
+class StopCriteria(_Numbered):
+    """When beam search ends: with as many texts as beams (EARLY), when better texts are unlikely (HEURISTIC, the
+    default), or when they are impossible (NEVER)."""
+
+    EARLY = 0
+    HEURISTIC = 1
+    NEVER = 2
+
+
+class StreamingStatus(_Numbered):
+    """Answer of a streamer: go on (RUNNING), end the text and keep it in the chat (STOP, TOOL_CALL_STOP), or end it and
+    drop the turn from the chat (CANCEL)."""
+
+    RUNNING = 0
+    STOP = 1
+    CANCEL = 2
+    TOOL_CALL_STOP = 3
+
+
+class GenerationFinishReason(_Numbered):
+    """Why a text ended: by a stop token or stop string (STOP), at its limit of tokens (LENGTH), by a call of a tool
+    (TOOL_CALL), or because the streamer ended it (NONE)."""
+
+    NONE = 0
+    STOP = 1
+    LENGTH = 2
+    TOOL_CALL = 3

@@ -1,0 +1,29 @@
+"""JSON files and runtime information in a model's folder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from ovgpu.errors import Error
+from ovgpu.ir._layers import model_rt_info
+from ovgpu.ir._xml import parse
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file; an empty one if there is no such file. Raises: Error for other contents."""
+    if not path.is_file():
+        return {}
+    try:
+        contents = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as e:
+        raise Error(f"{path} cannot be read as JSON: {e}") from None
+    if not isinstance(contents, dict):
+        raise Error(f"{path} has no JSON object")
+    return contents
+
+
+def read_rt_info(path: Path) -> dict[str, Any]:
+    """Return the runtime information of a model file; none if there is no such file. Raises: Error for no XML."""
+    return model_rt_info(parse(path.read_bytes(), str(path))) if path.is_file() else {}

@@ -1,0 +1,189 @@
+"""Tokenizers in a model's folder: tokenizer.json, which the package tokenizers reads, and the models that
+openvino_tokenizers made of one, which openvino's CPU runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from ovgpu._util.extras import install_command
+from ovgpu._util.openvino_package import import_own, own_core, package
+from ovgpu.errors import Error
+from ovgpu.genai.files import read_json, read_rt_info
+
+Pair = tuple[str, str]
+BYTE_TOKEN = re.compile("<0x([0-9A-F]{2})>")
+
+
+class TokenFile(Protocol):
+    """Tokenizer of a folder, without padding and truncation. ``max_length`` is its own limit, if it has one."""
+
+    pairs: bool
+    max_length: int | None
+
+    def encode(self, texts: Sequence[str | Pair], add_special_tokens: bool) -> list[list[int]]:
+        """Return the tokens of each text or pair."""
+        ...
+
+    def decode(self, rows: Sequence[Sequence[int]], skip_special_tokens: bool) -> list[str]:
+        """Return the text of each row of tokens. Tokens outside the vocabulary have no text."""
+        ...
+
+    def vocabulary(self) -> list[bytes]:
+        """Return the text of each token, as UTF-8 or a part of it."""
+        ...
+
+
+def open_tokenizer(folder: Path) -> TokenFile:
+    """Return the tokenizer of a folder: that in tokenizer.json, or else that in openvino_tokenizer.xml.
+
+    Raises: Error if there is none, it cannot be read, or the package that it needs is missing.
+    """
+    if (folder / "tokenizer.json").is_file():
+        return JsonTokenizer(folder)
+    if (folder / "openvino_tokenizer.xml").is_file():
+        return IrTokenizer(folder)
+    raise Error(
+        f"{folder} has no tokenizer, neither tokenizer.json nor openvino_tokenizer.xml. transformers writes the first: "
+        f"AutoTokenizer.from_pretrained(NAME).save_pretrained({str(folder)!r})"
+    )
+
+
+class JsonTokenizer:
+    """Tokenizer in tokenizer.json."""
+
+    pairs = True
+
+    def __init__(self, folder: Path) -> None:
+        path = folder / "tokenizer.json"
+        try:
+            tokenizers: Any = import_module("tokenizers")
+        except ImportError:
+            raise Error(f"{path} needs the package tokenizers: {install_command('genai')}") from None
+        try:
+            self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
+        except Exception as e:  # the package raises no narrower type
+            raise Error(f"{path} cannot be read: {e}") from None
+        limit = (self._tokenizer.truncation or {}).get("max_length")
+        if limit is None:
+            limit = read_json(folder / "tokenizer_config.json").get("model_max_length")
+        self.max_length = limit if isinstance(limit, int) and 0 < limit < 2**31 else None
+        self._tokenizer.no_padding()
+        self._tokenizer.no_truncation()
+
+    def encode(self, texts: Sequence[str | Pair], add_special_tokens: bool) -> list[list[int]]:
+        encoded = self._tokenizer.encode_batch(list(texts), add_special_tokens=add_special_tokens)
+        return [encoding.ids for encoding in encoded]
+
+    def decode(self, rows: Sequence[Sequence[int]], skip_special_tokens: bool) -> list[str]:
+        known = [[token for token in row if 0 <= token < 2**32] for row in rows]
+        texts: list[str] = self._tokenizer.decode_batch(known, skip_special_tokens=skip_special_tokens)
+        return texts
+
+    def vocabulary(self) -> list[bytes]:
+        of_id = {token: text for text, token in self._tokenizer.get_vocab(True).items()}
+        special = {token for token, added in self._tokenizer.get_added_tokens_decoder().items()}
+        is_byte_level = "ByteLevel" in str(self._tokenizer.decoder)
+        return [_bytes(of_id.get(i, ""), is_byte_level and i not in special) for i in range(max(of_id, default=-1) + 1)]
+
+
+def _bytes(token: str, is_byte_level: bool) -> bytes:
+    """Return the bytes that a token of a vocabulary stands for."""
+    if is_byte_level and all(character in BYTE_OF for character in token):
+        return bytes(BYTE_OF[character] for character in token)
+    byte = BYTE_TOKEN.fullmatch(token)
+    return bytes([int(byte[1], 16)]) if byte else token.replace("▁", " ").encode()
+
+
+def _byte_characters() -> dict[str, int]:
+    """Return the byte of each character in vocabularies of bytes, as GPT-2 numbered them."""
+    kept = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in kept]
+    return {chr(byte): byte for byte in kept} | {chr(256 + n): byte for n, byte in enumerate(others)}
+
+
+BYTE_OF = _byte_characters()
+
+
+class IrTokenizer:
+    """Tokenizer in openvino_tokenizer.xml and openvino_detokenizer.xml."""
+
+    def __init__(self, folder: Path) -> None:
+        if package() is None:
+            raise Error(f"{folder} has no tokenizer.json, and its models need openvino: {install_command('openvino')}")
+        try:
+            extension = import_own("openvino_tokenizers")._ext_path
+        except ModuleNotFoundError:
+            raise Error(
+                f"{folder} has no tokenizer.json, and its models need openvino_tokenizers: "
+                "pip install openvino-tokenizers"
+            ) from None
+        self._core = own_core()
+        self._core.add_extension(str(extension))
+        path = folder / "openvino_tokenizer.xml"
+        self._encoder = self._core.compile_model(str(path), "CPU")
+        self._detokenizer = folder / "openvino_detokenizer.xml"
+        info = read_rt_info(path)
+        limit = str(info.get("max_length", ""))
+        self.max_length = int(limit) if limit.isdigit() and int(limit) < 2**31 else None
+        self._special = re.findall(r"-?\d+", _single(str(info.get("processed_post_processor_template", ""))))
+        self.pairs = len(self._encoder.inputs) > 1
+        self._decoders: dict[bool, Any] = {}
+
+    def encode(self, texts: Sequence[str | Pair], add_special_tokens: bool) -> list[list[int]]:
+        if not texts:
+            return []
+        columns = list(zip(*texts)) if isinstance(texts[0], tuple) else [texts]
+        inputs = [np.array(column, dtype=object).astype(str) for column in columns]
+        inputs += [np.array([], dtype=str)] * (len(self._encoder.inputs) - len(inputs))
+        found = self._encoder(inputs)
+        rows = [ids[mask != 0].tolist() for ids, mask in zip(found["input_ids"], found["attention_mask"])]
+        return rows if add_special_tokens else [self._stripped(row) for row in rows]
+
+    def _stripped(self, row: list[int]) -> list[int]:
+        """Return tokens without the special ones that the model put around them."""
+        if "-1" not in self._special:
+            return row
+        begin = self._special.index("-1")
+        return row[begin : len(row) - (len(self._special) - begin - 1)]
+
+    def decode(self, rows: Sequence[Sequence[int]], skip_special_tokens: bool) -> list[str]:
+        decoder = self._decoder(skip_special_tokens)
+        return [str(decoder([np.array([row], np.int64).reshape(1, -1)])[0][0]) if len(row) else "" for row in rows]
+
+    def vocabulary(self) -> list[bytes]:
+        _, decoder = self._read_decoder()
+        begins, ends, chars = (decoder.input(i).get_source_output().get_node().data for i in (1, 2, 3))
+        contents = np.asarray(chars).tobytes()
+        return [contents[begin:end] for begin, end in zip(begins, ends)]
+
+    def _read_decoder(self) -> tuple[Any, Any]:
+        """Return the model that decodes tokens, and its layer with the vocabulary."""
+        if not self._detokenizer.is_file():
+            raise Error(f"there is no {self._detokenizer}, which decodes tokens")
+        model = self._core.read_model(str(self._detokenizer))
+        node = next((node for node in model.get_ordered_ops() if node.get_type_name() == "VocabDecoder"), None)
+        if node is None:
+            raise Error(f"{self._detokenizer} has no layer VocabDecoder, which has the vocabulary")
+        return model, node
+
+    def _decoder(self, skip_special_tokens: bool) -> Any:
+        """Return the model that decodes tokens, compiled so that it leaves out special tokens or not."""
+        if skip_special_tokens not in self._decoders:
+            model, node = self._read_decoder()
+            if not skip_special_tokens and len(node.inputs()) > 4:
+                openvino: Any = package()
+                node.input(4).replace_source_output(openvino.op.Constant(np.array([], np.int32)).output(0))
+            self._decoders[skip_special_tokens] = self._core.compile_model(model, "CPU")
+        return self._decoders[skip_special_tokens]
+
+
+def _single(template: str) -> str:
+    """Return the tokens of one text in a post-processor's template; -1 stands for the text."""
+    match = re.search(r'"single": \{"ids": \[([^\]]*)\]', template)
+    return match[1] if match else ""

@@ -1,0 +1,186 @@
+"""Generations by tiny decoders, which `record_wheel.py` runs with openvino_genai, and `test_llm_pipeline.py` here."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.genai.make_tokenizer import FOLDER
+
+DATA = Path(__file__).parents[1] / "models" / "data"
+MODELS = ("llama", "gpt2")
+PROMPT = "To be, or not"
+OTHERS = ["a", "Hello, World! ", PROMPT]
+PLAIN = {"max_new_tokens": 12, "ignore_eos": True, "apply_chat_template": False}
+STREAMED = {**PLAIN, "max_new_tokens": 25}
+
+CASES: list[tuple[Any, dict[str, Any]]] = [
+    (PROMPT, PLAIN),
+    (PROMPT, {**PLAIN, "apply_chat_template": True}),
+    (OTHERS, PLAIN),
+    (OTHERS, {"max_new_tokens": 5, "ignore_eos": True}),
+    ([PROMPT], {**PLAIN, "echo": True}),
+    ([PROMPT], {"max_new_tokens": 0, "echo": True, "apply_chat_template": False}),
+    ("", PLAIN),
+    ("", {"max_new_tokens": 3, "ignore_eos": True}),
+    ({"ids": [PROMPT]}, PLAIN),
+    ({"ids": [PROMPT]}, {**PLAIN, "logprobs": 1}),
+    ({"ids": [PROMPT]}, {**PLAIN, "logprobs": 3, "echo": True}),
+    ({"ids": [PROMPT]}, {**PLAIN, "do_sample": True, "top_k": 1}),
+    ({"ids": [PROMPT]}, {**PLAIN, "do_sample": True, "top_p": 1e-6, "logprobs": 1}),
+    ({"ids": [PROMPT]}, {**PLAIN, "do_sample": True, "temperature": 1e-4, "rng_seed": 2**40}),
+    ({"ids": [PROMPT]}, {**PLAIN, "do_sample": True, "top_k": 1, "num_return_sequences": 3}),
+    ({"ids": [PROMPT]}, {**PLAIN, "max_length": 20}),
+    ({"ids": [PROMPT]}, {"max_length": 20, "ignore_eos": True}),
+    ({"ids": OTHERS}, PLAIN),
+    ({"ids": OTHERS, "padding_side": "left"}, {**PLAIN, "logprobs": 1}),
+    *(
+        ({"ids": [PROMPT]}, {**PLAIN, **penalties, "logprobs": 1})
+        for penalties in (
+            {"repetition_penalty": 1.5},
+            {"repetition_penalty": 0.5},
+            {"presence_penalty": 1.5},
+            {"frequency_penalty": 1.0},
+            {"frequency_penalty": -1.5},
+            {"repetition_penalty": 1.25, "presence_penalty": 0.5, "frequency_penalty": 0.25},
+        )
+    ),
+    ({"ids": OTHERS}, {**PLAIN, "repetition_penalty": 1.5, "frequency_penalty": 0.5}),
+    *(({"ids": [PROMPT], "stop": n}, {"max_new_tokens": 12}) for n in (0, 3, 7)),
+    ({"ids": [PROMPT], "stop": 3}, {"max_new_tokens": 12, "ignore_eos": True}),
+    ({"ids": [PROMPT], "stop": 3}, {"max_new_tokens": 12, "min_new_tokens": 3, "logprobs": 1}),
+    ({"ids": [PROMPT], "stop": 3}, {"max_new_tokens": 12, "min_new_tokens": 6, "logprobs": 1}),
+    *(
+        ({"ids": [PROMPT], "stop_text": [begin, end]}, {**PLAIN, "include_stop_str_in_output": include, "logprobs": 1})
+        for begin, end in ((2, 3), (2, 5), (0, 2), (7, 8))
+        for include in (False, True)
+    ),
+    ({"chat": [{"role": "user", "content": "hi"}]}, {"max_new_tokens": 6, "ignore_eos": True}),
+    ({"chat": [{"role": "system", "content": "x"}, {"role": "user", "content": "hi"}]}, {"max_new_tokens": 6}),
+    ({"chat": []}, {"max_new_tokens": 6}),
+    ({"chat": [{"role": "user", "content": "hi"}]}, PLAIN),
+    *((PROMPT, {**PLAIN, "streamer": kind}) for kind in ("function", "object")),
+    ([PROMPT], {**STREAMED, "streamer": "function"}),
+    ({"ids": [PROMPT]}, {**STREAMED, "streamer": "function", "echo": True}),
+    ({"ids": [PROMPT]}, {**PLAIN, "streamer": "object", "echo": True}),
+    ({"ids": [PROMPT], "stop_text": [7, 9]}, {**PLAIN, "streamer": "object"}),
+    ({"ids": [PROMPT], "stop_text": [7, 9]}, {**PLAIN, "streamer": "function"}),
+    *(
+        ({"ids": [PROMPT], **({"stop": 1} if n % 2 else {})}, {"max_new_tokens": 10, "num_beams": 4, **beams})
+        for n, beams in enumerate(
+            [
+                {},
+                {},
+                {"num_return_sequences": 4},
+                {"num_return_sequences": 4},
+                {"num_return_sequences": 4, "length_penalty": 2.0},
+                {"num_return_sequences": 4, "length_penalty": -1.0},
+                {"num_beam_groups": 2, "diversity_penalty": 0.75, "num_return_sequences": 4},
+                {"num_beam_groups": 2, "diversity_penalty": 0.75, "num_return_sequences": 4},
+                {"num_beam_groups": 4, "diversity_penalty": 1.5, "num_return_sequences": 4},
+                {"stop_criteria": "EARLY", "num_return_sequences": 4},
+                {"no_repeat_ngram_size": 2, "num_return_sequences": 4},
+                {"stop_criteria": "NEVER", "num_return_sequences": 4},
+                {"no_repeat_ngram_size": 1, "num_return_sequences": 2, "echo": True},
+                {"stop_criteria": "NEVER", "length_penalty": 0.5, "num_beams": 6, "num_return_sequences": 6},
+                {"logprobs": 1, "num_beams": 2},
+                {"ignore_eos": True, "num_return_sequences": 2},
+                {"min_new_tokens": 5, "num_return_sequences": 2},
+                {"min_new_tokens": 5, "num_return_sequences": 2},
+            ]
+        )
+    ),
+    (OTHERS, {**PLAIN, "num_beams": 3, "num_return_sequences": 2}),
+    (PROMPT, {**PLAIN, "num_beams": 3}),
+    # Errors
+    ({"ids": [PROMPT]}, {**PLAIN, "streamer": "function", "num_beams": 2}),
+    (OTHERS, {**PLAIN, "streamer": "function"}),
+    ({"ids": [PROMPT]}, {**PLAIN, "streamer": "function", "do_sample": True, "num_return_sequences": 2}),
+    (3, PLAIN),
+    ({"array": [[1, 2]], "dtype": "int32"}, PLAIN),
+    ({"array": [1, 2], "dtype": "int64"}, PLAIN),
+    ({"array": [[]], "dtype": "int64"}, PLAIN),
+    (PROMPT, {"max_new_tokens": 0}),
+    (PROMPT, {**PLAIN, "do_sample": True, "temperature": -1}),
+    (PROMPT, {"max_length": 3, "apply_chat_template": False}),
+    (PROMPT, {"max_length": 14, "apply_chat_template": False}),
+    (PROMPT, {**PLAIN, "streamer": "number"}),
+    (PROMPT, {**PLAIN, "top_k": None}),
+]
+"""Inputs and keywords of generate(). ``stop`` is the number of the greedy token that ends the text, ``stop_text`` those
+whose text does. ``streamer`` is the kind of streamer."""
+
+
+def make_folder(model: str, folder: Path) -> Path:
+    """Write the folder of a decoder, with the tokenizer of the tests, and return it."""
+    shutil.copytree(FOLDER, folder, dirs_exist_ok=True)
+    for suffix in ("xml", "bin"):
+        shutil.copy(DATA / model / f"model.{suffix}", folder / f"openvino_model.{suffix}")
+    (folder / "config.json").write_text(json.dumps({"max_position_embeddings": 256, "eos_token_id": 2}))
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": 2}))
+    return folder
+
+
+def name_of(case: tuple[Any, dict[str, Any]]) -> str:
+    """Return a case as text."""
+    inputs, keywords = case
+    return f"{json.dumps(inputs)}, {', '.join(f'{key}={value!r}' for key, value in keywords.items())}"
+
+
+def outcomes(genai: Any, tensor: Any, pipeline: Any, cases: Any = CASES) -> dict[str, Any]:
+    """Return the outcome of each case: texts or tokens, scores, reasons, and what a streamer got; or the exception.
+
+    ``genai`` is the module, ``tensor`` the class of its tensors.
+    """
+    tokenizer = pipeline.get_tokenizer()
+    ids = tokenizer.encode(PROMPT).input_ids
+    greedy = pipeline.generate(ids, max_new_tokens=12, ignore_eos=True).tokens[0]
+    return {name_of(case): _outcome(genai, tensor, pipeline, greedy, *case) for case in cases}
+
+
+def _outcome(genai: Any, tensor: Any, pipeline: Any, greedy: list[int], inputs: Any, keywords: dict[str, Any]) -> Any:
+    tokenizer, keywords, log = pipeline.get_tokenizer(), dict(keywords), []
+    if isinstance(inputs, dict):
+        if "chat" in inputs:
+            inputs = genai.ChatHistory(inputs["chat"])
+        elif "array" in inputs:
+            inputs = tensor(np.array(inputs["array"], inputs["dtype"]))
+        else:
+            if "stop" in inputs:
+                keywords["stop_token_ids"] = {greedy[inputs["stop"]]}
+            if "stop_text" in inputs:
+                begin, end = inputs["stop_text"]
+                keywords["stop_strings"] = {tokenizer.decode(greedy[begin:end])}
+            side = inputs.get("padding_side")
+            inputs = tokenizer.encode(inputs["ids"], padding_side=side)
+
+    class Streamer(genai.StreamerBase):  # type: ignore[misc]
+        def write(self, tokens: Any) -> Any:
+            log.append(list(tokens))
+            return genai.StreamingStatus.RUNNING
+
+        def end(self) -> None:
+            pass
+
+    if "stop_criteria" in keywords:
+        keywords["stop_criteria"] = getattr(genai.StopCriteria, keywords["stop_criteria"])
+    streamers = {"function": log.append, "object": Streamer(), "number": 3}
+    if "streamer" in keywords:
+        keywords["streamer"] = streamers[keywords["streamer"]]
+    try:
+        result = pipeline.generate(inputs, **keywords)
+    except (RuntimeError, TypeError) as e:
+        return "RuntimeError" if isinstance(e, RuntimeError) else "TypeError"
+    if isinstance(result, str):
+        return [result, log]
+    answers = result.texts if hasattr(result, "texts") else result.tokens
+    scores = [round(score, 3) for score in result.scores]
+    metrics = result.perf_metrics
+    counts = [metrics.get_num_input_tokens(), metrics.get_num_generated_tokens()]
+    if keywords.get("num_return_sequences", 1) > 1 or keywords.get("num_beams", 1) > 1:
+        del counts[1]  # openvino_genai counts the first token of all texts once
+    return [answers, scores, [reason.name for reason in result.finish_reasons], counts, log]

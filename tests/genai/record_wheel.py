@@ -1,0 +1,76 @@
+"""Record what openvino_genai has and does, into ``data/wheel.json``, with which tests compare.
+
+Run it in an environment with openvino_genai, in the folder of the project: ``python -m tests.genai.record_wheel``.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+PATH = Path(__file__).parent / "data" / "wheel.json"
+
+
+def members(kind: type) -> dict[str, str]:
+    """Return the public members of a class, and whether each is a field, a method or a class."""
+    names = [name for name in dir(kind) if not name.startswith("_") or name in ("__call__", "__add__", "__iter__")]
+    return {name: _kind_of(getattr(kind, name)) for name in names if name != "__class__"}
+
+
+def _kind_of(member: Any) -> str:
+    return "class" if inspect.isclass(member) else "method" if callable(member) else "field"
+
+
+def _lines(record: dict[str, Any]) -> str:
+    """Return JSON with a line for each entry of a group."""
+    groups = []
+    for name, group in record.items():
+        entries = (
+            [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in group.items()]
+            if isinstance(group, dict)
+            else None
+        )
+        text = json.dumps(group) if entries is None else "{\n  " + ",\n  ".join(entries) + "\n }"
+        groups.append(f" {json.dumps(name)}: {text}")
+    return "{\n" + ",\n".join(groups) + "\n}"
+
+
+def main() -> None:
+    """Write the file."""
+    import openvino
+    import openvino_genai
+
+    from tests.genai import config_cases, generation_cases, streamer_cases, tokenizer_cases
+    from tests.genai.make_tokenizer import FOLDER
+
+    def generations(model: str) -> dict[str, Any]:
+        with tempfile.TemporaryDirectory() as folder:
+            path = generation_cases.make_folder(model, Path(folder))
+            exact = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
+            pipeline = openvino_genai.LLMPipeline(path, "CPU", **exact)
+            return generation_cases.outcomes(openvino_genai, openvino.Tensor, pipeline)
+
+    names = [name for name in dir(openvino_genai) if not name.startswith("_")]
+    public = {
+        name: getattr(openvino_genai, name) for name in names if not inspect.ismodule(getattr(openvino_genai, name))
+    }
+    record = {
+        "version": openvino_genai.__version__,
+        "classes": {name: members(value) for name, value in public.items() if inspect.isclass(value)},
+        "functions": [name for name, value in public.items() if not inspect.isclass(value)],
+        "generation_config": config_cases.fields_of(openvino_genai.GenerationConfig()),
+        **{f"generations of {model}": generations(model) for model in generation_cases.MODELS},
+        **config_cases.outcomes(openvino_genai.GenerationConfig),
+        "streams": streamer_cases.outcomes(openvino_genai.TextStreamer, openvino_genai.Tokenizer(FOLDER)),
+        "perf_metrics": streamer_cases.measures(openvino_genai.PerfMetrics()),
+        "tokenizer": tokenizer_cases.outcomes(openvino_genai.Tokenizer(FOLDER)),
+    }
+    PATH.parent.mkdir(exist_ok=True)
+    PATH.write_text(_lines(record) + "\n")
+
+
+if __name__ == "__main__":
+    main()

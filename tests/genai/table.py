@@ -1,0 +1,73 @@
+"""The table of openvino_genai's classes in ovgpu/genai/README.md: which members are the same, differ, or are absent.
+
+    python -m tests.genai.table
+
+writes it. Classes and members are those that were recorded from openvino_genai.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import ovgpu.genai
+from ovgpu.genai.absent import REASONS
+from tests.genai.record_wheel import PATH
+
+PAGE = Path(ovgpu.genai.__file__).with_name("README.md")
+TABLE = re.compile(r"(<!-- begin: written by `python -m tests.genai.table` -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+DIFFERENCES = {
+    "DecodedResults.extended_perf_metrics": "None, as without a draft model",
+    "DecodedResults.parsed": "empty: there are no parsers",
+    "EncodedResults.extended_perf_metrics": "None, as without a draft model",
+    "GenerationConfig.adapters": "only None",
+    "GenerationConfig.assistant_confidence_threshold": "checked, then refused by generate()",
+    "GenerationConfig.branching_factor": "without effect",
+    "GenerationConfig.max_ngram_size": "checked, then refused by generate()",
+    "GenerationConfig.num_assistant_tokens": "checked, then refused by generate()",
+    "GenerationConfig.parsers": "only []",
+    "GenerationConfig.pruning_ratio": "without effect",
+    "GenerationConfig.relevance_weight": "without effect",
+    "GenerationConfig.return_omni_outputs": "without effect",
+    "GenerationConfig.rng_seed": "other random numbers",
+    "GenerationConfig.structured_output_config": "only None",
+    "GenerationConfig.tree_depth": "checked, then refused by generate()",
+    "GenerationConfig.update_generation_config": "refuses unknown fields",
+    "LLMPipeline.generate": "refuses unknown keywords",
+    "PerfMetrics.get_grammar_compiler_init_times": "empty: there are no grammars",
+    "PerfMetrics.get_num_generated_tokens": "counts the first token of each text",
+    "StreamerBase.end": "called once",
+    "Tokenizer.apply_chat_template": "by jinja2",
+    "Tokenizer.encode": "refuses lengths that make no sense",
+    "Tokenizer.get_vocab_vector": "replaces bytes that are no UTF-8",
+    "Tokenizer.supports_paired_input": "True for tokenizer.json",
+}
+
+
+def table() -> str:
+    """Return the table, in Markdown."""
+    record = json.loads(PATH.read_text())
+    lines = ["| Class | Members that are the same | Members that differ |", "| --- | --- | --- |"]
+    for name in ovgpu.genai.__all__:
+        members = record["classes"].get(name)
+        if members is None:
+            continue
+        same = [member for member in members if f"{name}.{member}" not in DIFFERENCES]
+        differ = [f"`{m}`: {DIFFERENCES[f'{name}.{m}']}" for m in members if m not in same]
+        listed = f"{len(same)} fields and methods" if len(same) > 20 else ", ".join(f"`{member}`" for member in same)
+        lines.append(f"| `{name}` | {listed} | {'; '.join(differ) or '-'} |")
+    lines += ["", "| Not there | Why |", "| --- | --- |"]
+    lines += [
+        f"| {', '.join(f'`{name}`' for name in sorted(names.split()))} | {why} |" for why, names in REASONS.items()
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Write the table into the page."""
+    PAGE.write_text(TABLE.sub(lambda match: match[1] + table() + match[3], PAGE.read_text()))
+
+
+if __name__ == "__main__":
+    main()
