@@ -4,8 +4,10 @@
     python -m ovgpu.run_with_openvino -m module arguments...
     python -m ovgpu.run_with_openvino --as AUTO,GPU script.py arguments...
 
-The program runs as it would by ``python script.py`` or ``python -m module``, after `ovgpu.install()`. With ``--as``,
-names of openvino's devices (any of AUTO, GPU and CPU) mean an NVIDIA card, too, for programs that name no other device.
+The program runs as it would by ``python script.py`` or ``python -m module``, after `ovgpu.install()`. With ``--as``, or
+the environment variable OVGPU_INSTALL_AS, names of openvino's devices (any of AUTO, GPU and CPU) mean an NVIDIA card,
+too, for programs that name no other device. If GPU is one of them, or if the program or its arguments name NVIDIA,
+``import openvino_genai`` imports `ovgpu.genai`.
 """
 
 from __future__ import annotations
@@ -14,13 +16,13 @@ import os
 import runpy
 import sys
 
-from ovgpu.integrations.openvino import install
+from ovgpu.integrations.openvino import genai, install
 
 
 def main() -> None:
     """Run the program that the command line names."""
     arguments = sys.argv[1:]
-    instead_of = ""
+    instead_of = os.environ.get("OVGPU_INSTALL_AS", "")
     if arguments[:1] == ["--as"]:
         instead_of, arguments = "".join(arguments[1:2]), arguments[2:]
     as_module = arguments[:1] == ["-m"]
@@ -29,7 +31,10 @@ def main() -> None:
         asked = arguments[:1] in (["-h"], ["--help"])
         print(__doc__, file=sys.stdout if asked else sys.stderr)
         sys.exit(0 if asked else 2)
+    devices = {name.strip() for name in instead_of.split(",")} - {""}
     install(instead_of)
+    if "GPU" in devices or genai.names_card(program[0], program[1:], as_module):
+        genai.answer(devices)
     sys.argv = program
     if as_module:
         runpy.run_module(program[0], run_name="__main__", alter_sys=True)

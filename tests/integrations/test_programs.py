@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -9,6 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from ovgpu.genai import LLMPipeline
+from tests.genai.generation_cases import make_folder
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "ovgpu" / "integrations" / "openvino"
@@ -59,6 +63,51 @@ def test_other_names(program: Path, tmp_path: Path) -> None:
 )
 def test_usage(arguments: list[str], status: int, tmp_path: Path) -> None:
     run("-m", "ovgpu.run_with_openvino", *arguments, cwd=tmp_path, status=status)
+
+
+GENERATING = """
+import sys
+from ovgpu.compile.devices import register_backend
+from ovgpu.backends.cpu import CpuBackend
+register_backend("NV" + "IDIA", CpuBackend)
+import openvino_genai
+from openvino_genai import GenerationConfig, LLMPipeline
+pipeline = LLMPipeline(sys.argv[1], device=sys.argv[2])
+print(repr(pipeline.generate("the cat", GenerationConfig(max_new_tokens=4))), openvino_genai.__name__)
+"""
+
+
+@pytest.fixture(scope="module")
+def generating(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a program that generates text, and a folder `model` for it."""
+    pytest.importorskip("tokenizers")
+    folder = tmp_path_factory.mktemp("genai")
+    (folder / "program.py").write_text(GENERATING)
+    (folder / "model").mkdir()
+    make_folder("llama", folder / "model")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("options", "device", "variables"),
+    [(["--as", "AUTO,GPU"], "GPU", {}), ([], "NVIDIA", {}), ([], "GPU", {"OVGPU_INSTALL_AS": "GPU"})],
+    ids=["as", "argument", "variable"],
+)
+def test_generation(options: list[str], device: str, variables: dict[str, str], generating: Path) -> None:
+    """A program that imports openvino_genai gets ovgpu.genai."""
+    words = ["-m", "ovgpu.run_with_openvino", *options, "program.py", "model", device]
+    found = run(*words, cwd=generating, **variables)
+    text = LLMPipeline(generating / "model", "CPU").generate("the cat", max_new_tokens=4)
+    assert found == f"{text!r} openvino_genai"
+
+
+def test_generation_of_openvino_itself(generating: Path) -> None:
+    """No card is named: another import of openvino_genai is none of ovgpu's."""
+    code = "import importlib.util; print(importlib.util.find_spec('openvino_genai') is None)"
+    (generating / "looks.py").write_text(code)
+    expected = str(importlib.util.find_spec("openvino_genai") is None)
+    assert run("-m", "ovgpu.run_with_openvino", "looks.py", "CPU", cwd=generating) == expected
+    assert run("-m", "ovgpu.run_with_openvino", "looks.py", "NVIDIA", cwd=generating) == "False"
 
 
 @pytest.fixture
