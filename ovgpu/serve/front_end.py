@@ -41,7 +41,7 @@ LOST_SECONDS = 1.0  # for calls to end after the process of the models has ended
 
 
 class RemoteService:
-    """What the interfaces need of `Service`, from the process of the models."""
+    """The part of `Service` that the interfaces need, in the process of the models."""
 
     def __init__(self, link: Link) -> None:
         self._link = link

@@ -163,7 +163,7 @@ def test_a_model(
 
 @pytest.mark.emulator
 def test_memory_that_can_be_written_is_converted_on_the_host(emulated: str, tmp_path: Path) -> None:
-    """What the caller writes after compiling has no effect, as for other devices."""
+    """The caller may write to it after compiling, which has no effect."""
     xml = written(tmp_path)
     weights = np.fromfile(xml.with_suffix(".bin"), np.uint8)
     compiled = ov.Core().compile_model(ov.Core().read_model(xml.read_bytes(), weights), emulated, {PRECISION: "f16"})
