@@ -4,19 +4,21 @@
 
 Sequences send their steps at a fixed rate through REST and gRPC, and check every answer: the state of the model is a
 number that depends on all inputs of the sequence in their order. Nobody reads the access log. Meanwhile clients are
-killed, read slowly, send malformed requests and messages of gRPC that never end, and open thousands of connections; new
-versions of the model replace the old ones; and, in the last third of the time, the server is stopped by SIGTERM and
-started again. Steps that were refused are sent again. The memory of the server must stay the same until the first
-restart. Prints a summary as JSON.
+killed, read slowly, send malformed requests, large JSON and messages of gRPC that never end, and open thousands of
+connections; new versions of the model replace the old ones; and, in the last third of the time, the server is stopped
+by SIGTERM and started again. Steps that were refused are sent again. The memory of the server must stay the same until
+the first restart. Prints a summary as JSON.
 
 With ``--checkpoints folder`` or ``store``, each step is saved before its answer, in files or in Redis, and steps have
 numbers. All the time, the server is killed by SIGKILL, the disk is full, or the store dies or hangs and comes back.
+With ``--processes N``, too, so are its front ends.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import http.client
 import json
 import os
 import random
@@ -109,9 +111,10 @@ class Faults:
         connections: int,
         store: RedisServer | None = None,
         kind: str = "",
+        processes: int = 1,
     ) -> None:
         """``kind`` is that of the checkpoints: none, "folder" or "store"."""
-        self._store, self._kind = store, kind
+        self._store, self._kind, self._processes = store, kind, processes
         self._models, self._states = folder / "models", folder / "states"
         self._sequences, self._rate, self._connections = sequences, rate, connections
         self._ports = _free_ports(2)
@@ -132,8 +135,9 @@ class Faults:
             "--idle-seconds": IDLE_SECONDS[self._kind],
             "--poll-seconds": 0.2,
             "-d": "CPU",
-            "--max-body-mib": 1,
+            "--max-body-mib": 8,
             "--checkpoint-steps": 1 if self._kind else 0,
+            "--processes": self._processes,
         }
         if self._store is not None:
             options["--state-store"] = self._store.url
@@ -241,9 +245,11 @@ class Faults:
             self._read_slowly,
             self._send_nonsense,
             self._send_half_messages,
+            self._send_large_json,
             self._open_connections,
             self._replace_model,
             *([self._kill_server] if self._kind else []),
+            *([self._kill_front_end] if self._kind and self._processes > 1 else []),
             *([self._fill_disk] if self._kind == "folder" else []),
             *([self._kill_store, self._hang_store] if self._kind == "store" else []),
         ]
@@ -337,6 +343,21 @@ class Faults:
                     await asyncio.to_thread(connection.send, connection.call(method), half)
                 await asyncio.sleep(0.5)
 
+    async def _send_large_json(self) -> None:
+        """Send JSON with about as many values as it may have, and with more. No model takes these."""
+        for values, expected in ((1_000_000, 400), (1_100_000, 413)):
+            data = ",".join("0" * values)
+            text = f'{{"inputs": [{{"name": "x", "datatype": "INT64", "shape": [1, {values}], "data": [{data}]}}]}}'
+            codes = await asyncio.gather(*[asyncio.to_thread(self._posted, text.encode()) for _ in range(4)])
+            if wrong := set(codes) - {expected, 503}:
+                self.run.mistakes.append(f"JSON of {values} values: {wrong}")
+
+    def _posted(self, body: bytes) -> int:
+        """Return the status of a request of REST."""
+        with closing(http.client.HTTPConnection(self._address("REST"), timeout=SECONDS)) as connection:
+            connection.request("POST", "/v2/models/ledger/infer", body)
+            return connection.getresponse().status
+
     async def _open_connections(self) -> None:
         """Open many connections at a time, which send nothing."""
         with ExitStack() as stack:
@@ -366,6 +387,12 @@ class Faults:
         self._server = self._started()
         await self._until_ready()
         await asyncio.sleep(1)
+
+    async def _kill_front_end(self) -> None:
+        """Kill one of the front ends in full load, with kill -9."""
+        children = Path(f"/proc/{self._server.pid}/task/{self._server.pid}/children").read_text().split()
+        os.kill(int(self._random.choice(children)), signal.SIGKILL)
+        await asyncio.sleep(2)
 
     async def _fill_disk(self) -> None:
         """Let the server write no files for a while, as if the disk were full."""
@@ -419,12 +446,13 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=400.0, help="steps per second, of all sequences together (400)")
     parser.add_argument("--connections", type=int, default=10_000)
     parser.add_argument("--checkpoints", choices=["", "folder", "store"], default="", help="kind of checkpoints (none)")
+    parser.add_argument("--processes", type=int, default=1, help="front ends of the server (1: none)")
     parser.add_argument("--log", type=Path, metavar="FILE", help="where to keep the server's log")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder, kind = Path(name), options.checkpoints
         store = stack.enter_context(redis_server(folder)) if kind == "store" else None
-        faults = Faults(folder, options.sequences, options.rate, options.connections, store, kind)
+        faults = Faults(folder, options.sequences, options.rate, options.connections, store, kind, options.processes)
         run = asyncio.run(faults.serve(60 * options.minutes))
         if options.log:
             shutil.copy(folder / "server.log", options.log)
