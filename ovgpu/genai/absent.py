@@ -22,8 +22,7 @@ REASONS = {
         Text2SpeechPipeline WhisperGenerationConfig WhisperPerfMetrics WhisperPipeline WhisperRawPerfMetrics
         WhisperWordTiming""",
     "models with images as inputs are not supported": "VLMDecodedResults VLMPipeline VLMPipelineBase VideoMetadata",
-    "embeddings and rankings are results of `Core.compile_model`": """
-        EmbedResult EmbeddingPipeline TextEmbeddingPipeline TextRerankPipeline""",
+    "embeddings of texts are results of TextEmbeddingPipeline": "EmbedResult EmbeddingPipeline",
     "requests join a batch in `ovgpu.SequenceBatcher`": """
         AggregationMode CacheEvictionConfig ContinuousBatchingPipeline GenerationResult GenerationStatus
         KVCrushAnchorPointMode KVCrushConfig SchedulerConfig SparseAttentionConfig SparseAttentionMode""",
@@ -33,7 +32,6 @@ REASONS = {
         Llama3PythonicToolParser Parser Phi4ReasoningIncrementalParser Phi4ReasoningParser ReasoningIncrementalParser
         ReasoningParser TextParserStreamer VLLMParserWrapper""",
     "LoRA adapters are not applied": "Adapter AdapterConfig",
-    "a second model does not propose tokens": "draft_model",
 }
 """Names by the reason why they are not there."""
 
@@ -58,4 +56,6 @@ def absent(name: str) -> type:
 
 
 def _refuse(name: str) -> NoReturn:
-    raise Error(f"ovgpu.genai has no {name}: {ABSENT[name]}; it has LLMPipeline, and what belongs to that")
+    raise Error(
+        f"ovgpu.genai has no {name}: {ABSENT[name]}; it has LLMPipeline, TextEmbeddingPipeline and TextRerankPipeline"
+    )

@@ -21,6 +21,7 @@ from ovgpu.model import Model, Output
 from ovgpu.model.ports import port_names
 from ovgpu.passes.keep_last_logits import keep_last_logits
 
+MAX_PROPOSED = 15  # tokens that an assistant proposes: with one more, an inference is still a decode step
 INPUTS = ("input_ids", "attention_mask", "position_ids", "beam_idx", "token_type_ids")
 EXPORT = "export it with `optimum-cli export openvino --task text-generation-with-past`, which makes one with state"
 
@@ -61,6 +62,13 @@ def prepare(model: Model, penalties: bool) -> int:
     return add_sampling(model, logits, penalties)
 
 
+def check_can_drop(model: Model | CompiledModel) -> None:
+    """Raise Error for a model without the inputs that `DecoderInputs.drop` needs."""
+    missing = {"attention_mask", "position_ids"} - {*port_names(model.inputs)}
+    if missing:
+        raise Error(f"assisted generation needs a model with the input {', '.join(sorted(missing))}")
+
+
 class DecoderInputs:
     """Inputs of a decoder for a text, or for several of equal length, which grow from call to call."""
 
@@ -70,6 +78,11 @@ class DecoderInputs:
             (i, names[i], port) for i, port in enumerate(ports) if names[i] not in {**SAMPLING_INPUTS, **HISTORY}
         ]
         self._past = 0
+        self._dropped: list[int] = []  # tokens that were taken back
+
+    def drop(self, count: int) -> None:
+        """Take back the last tokens. They stay in the caches, where the mask hides them; their positions are free."""
+        self._dropped += range(self._past - count, self._past)
 
     def next(self, rows: Sequence[Sequence[int]], parents: Sequence[int] = (0,)) -> dict[int, Array]:
         """Return the arrays by input index, for rows of tokens that follow all earlier ones.
@@ -85,9 +98,11 @@ class DecoderInputs:
                 arrays[index] = np.array(rows, dtype)
             elif name == "attention_mask":
                 arrays[index] = np.ones((batch, self._past), dtype)
+                arrays[index][:, self._dropped] = 0
             elif name == "position_ids":  # [3, batch, count] in Qwen-VL, whose three positions of a text are equal
                 first = [d.get_length() if d.is_static else 3 for d in port.partial_shape][:-2]
-                arrays[index] = np.resize(np.arange(begin, self._past, dtype=dtype), (*first, batch, count))
+                positions = np.arange(begin, begin + count, dtype=dtype) - len(self._dropped)
+                arrays[index] = np.resize(positions, (*first, batch, count))
             else:
                 arrays[index] = np.array(parents, dtype) if name == "beam_idx" else np.zeros((batch, count), dtype)
         return arrays
@@ -114,6 +129,7 @@ class Decoder:
         self._choosers: dict[bool, Chooser] = {}
         self._batchers: dict[bool, SequenceBatcher | None] = {}  # by whether there are penalties
         self._beams: tuple[Any, Sequence[Output], int] | None = None
+        self._verifier: tuple[Any, Sequence[Output], int] | None = None
         self._making = threading.RLock()
         self.chooser(penalties=False)
 
@@ -144,6 +160,22 @@ class Decoder:
                 yield Texts([chooser.compiled.create_infer_request() for _ in range(count)])
                 return
             yield Texts([opened.enter_context(batcher.open()) for _ in range(count)], batcher)
+
+    def verifier(self) -> Verifier:
+        """Return a text whose last tokens can be taken back, which is empty.
+
+        Raises: Error for a model without a mask or without positions.
+        """
+        with self._making:
+            if self._verifier is None:
+                model = self._source.clone()
+                logits = find_logits(model)
+                check_can_drop(model)
+                fix_batch(model)
+                keep_last_logits(model, logits, MAX_PROPOSED + 1)
+                compiled = self._compile(model)
+                self._verifier = compiled.create_infer_request(), compiled.inputs, logits
+            return Verifier(*self._verifier)
 
     def _batcher_of(self, penalties: bool) -> SequenceBatcher | None:
         """Return the batcher of a chooser, which the first call makes; None if the model mixes the rows of a batch."""
@@ -211,3 +243,21 @@ class Beams:
         results = self._request.infer(self._inputs.next(rows, parents), share_inputs=True, share_outputs=True)
         logits: Array = results[self._logits]
         return logits[:, -1]
+
+
+class Verifier:
+    """Text whose last tokens can be taken back."""
+
+    def __init__(self, request: Any, ports: Sequence[Output], logits: int) -> None:
+        self._request, self._inputs, self._logits = request, DecoderInputs(ports), logits
+        request.reset_state()
+
+    def step(self, tokens: Sequence[int], count: int) -> Array:
+        """Append tokens, and return the logits [count, vocabulary] of the last ones, at most `MAX_PROPOSED` + 1."""
+        results = self._request.infer(self._inputs.next([tokens]), share_inputs=True, share_outputs=True)
+        logits: Array = results[self._logits]
+        return logits[0, -count:]
+
+    def drop(self, count: int) -> None:
+        """Take back the last tokens."""
+        self._inputs.drop(count)

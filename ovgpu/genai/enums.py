@@ -41,3 +41,12 @@ class GenerationFinishReason(_Numbered):
     STOP = 1
     LENGTH = 2
     TOOL_CALL = 3
+
+
+class PoolingType(_Numbered):
+    """Embedding of a text: that of its first token (CLS), the mean of all (MEAN), or that of its last token
+    (LAST_TOKEN)."""
+
+    CLS = 0
+    MEAN = 1
+    LAST_TOKEN = 2

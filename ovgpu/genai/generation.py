@@ -79,22 +79,20 @@ def generate(
         for number, text in enumerate(texts)
     ]
     feeds = [_Feed(chooser, text, sampler, config) for text, sampler in zip(texts, samplers)]
-    stream = None if streamer is None else _Stream(streamer, texts[0], config.echo, stops.window)
+    stream = Stream(streamer, texts[0], config.echo, stops.window)
     raw.inference_durations.append(0.0)
     status = StreamingStatus.RUNNING
     with decoder.texts(len(texts), sampling.penalises) as places:
         running = [i for i, text in enumerate(texts) if text.limit]
         while running:
             _step(chooser, places, {i: feeds[i] for i in running}, config, stops, raw)
-            if stream is not None:
-                status = stream.write()
+            status = stream.write()
             if status != StreamingStatus.RUNNING:
                 break
             running = [i for i in running if texts[i].reason is None]
     for text in texts:
         text.reason = text.reason or REASONS[status]
-    if stream is not None:
-        stream.end()
+    stream.end()
     groups = [texts[first : first + count] for first in range(0, len(texts), count)]
     best_first = [text for group in groups for text in sorted(group, key=lambda text: -text.score)]
     return Outcome(best_first, status == StreamingStatus.CANCEL)
@@ -168,19 +166,19 @@ class _Feed:
         return self._inputs.next([tokens[-1:] or self.text.prompt]) | self._sampler.next(tokens, banned)
 
 
-class _Stream:
-    """Tokens on their way to a streamer. The last ``window`` tokens wait until the text goes on."""
+class Stream:
+    """Tokens on their way to a streamer, if there is one. The last ``window`` tokens wait until the text goes on."""
 
-    def __init__(self, streamer: StreamerBase, text: Text, echo: bool, window: int) -> None:
+    def __init__(self, streamer: StreamerBase | None, text: Text, echo: bool, window: int) -> None:
         self._streamer, self._text, self._window = streamer, text, window
         self._before = list(text.prompt) if echo else []
         self._written = 0
 
     def write(self) -> StreamingStatus:
-        """Write the tokens that will not be cut off."""
+        """Write the tokens that will not be cut off. Return whether the generation goes on."""
         until = len(self._text.tokens) - (0 if self._text.reason else self._window)
         tokens = self._before + self._text.tokens[self._written : until] if until > self._written else []
-        if not tokens:
+        if self._streamer is None or not tokens:
             return StreamingStatus.RUNNING
         self._before, self._written = [], until
         status = self._streamer.write(tokens)
@@ -190,6 +188,7 @@ class _Stream:
 
     def end(self) -> None:
         """End the text. The prompt is written now if no token followed it."""
-        if self._before:
-            self._streamer.write(self._before)
-        self._streamer.end()
+        if self._streamer is not None:
+            if self._before:
+                self._streamer.write(self._before)
+            self._streamer.end()

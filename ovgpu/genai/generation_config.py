@@ -5,190 +5,26 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from collections.abc import Set as AbstractSet
 from pathlib import Path
-from typing import Any, Generic, Self, TypeVar, overload
-
-import numpy as np
+from typing import Any
 
 from ovgpu.errors import Error
 from ovgpu.genai.enums import StopCriteria
-
-UNLIMITED = 2**64 - 1  # default of sizes that limit something
-T = TypeVar("T")
-
-
-class Field(Generic[T]):
-    """Attribute of a `GenerationConfig` with values of one kind.
-
-    `checked` returns the value to store. It raises TypeError for a value of another kind.
-    """
-
-    what = ""  # kind of values, for errors
-
-    def __init__(self, default: T) -> None:
-        self.default = default
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.name = name
-
-    @overload
-    def __get__(self, config: None, owner: type) -> Self: ...
-    @overload
-    def __get__(self, config: GenerationConfig, owner: type) -> T: ...
-    def __get__(self, config: GenerationConfig | None, owner: type) -> Any:
-        return self if config is None else self.copied(config._values[self.name])
-
-    def __set__(self, config: GenerationConfig, value: T) -> None:
-        try:
-            config._values[self.name] = self.checked(value)
-        except TypeError:
-            raise TypeError(f"{self.name} must be {self.what}, not {value!r}") from None
-
-    def copied(self, value: Any) -> Any:
-        """Return the value that a program gets, which cannot change the stored one."""
-        return value
-
-    def checked(self, value: Any) -> Any:
-        """Return the value of an assignment."""
-        raise NotImplementedError
-
-    def from_keyword(self, value: Any) -> Any:
-        """Return the value of a keyword argument, which may differ from an assigned one."""
-        return self.checked(value)
-
-    def from_json(self, value: Any) -> Any:
-        """Return the value of generation_config.json, or NotImplemented for one that has no effect."""
-        return self.checked(value)
+from ovgpu.genai.fields import (
+    UNLIMITED,
+    Absent,
+    Configuration,
+    Flag,
+    Integer,
+    Member,
+    OptionalInteger,
+    Real,
+    TextSet,
+    TokenSet,
+)
 
 
-class _Flag(Field[bool]):
-    what = "True or False"
-
-    def checked(self, value: Any) -> bool:
-        if value is None:
-            return False
-        if not hasattr(value, "__bool__"):
-            raise TypeError
-        return bool(value)
-
-    def from_keyword(self, value: Any) -> bool:
-        return self.from_json(value)
-
-    def from_json(self, value: Any) -> bool:
-        if not isinstance(value, (bool, np.bool_)):
-            raise TypeError
-        return bool(value)
-
-
-class _Integer(Field[int]):
-    """Integer from ``low`` to ``high``. As a keyword, a float is cut to an integer, and -1 is the greatest size."""
-
-    def __init__(self, default: int, low: int = 0, high: int = UNLIMITED) -> None:
-        super().__init__(default)
-        self.low, self.high = low, high
-        self.what = f"an integer from {low} to {high}"
-
-    def checked(self, value: Any) -> int:
-        if not hasattr(value, "__index__") or not self.low <= int(value) <= self.high:
-            raise TypeError
-        return int(value)
-
-    def from_keyword(self, value: Any) -> int:
-        return self.from_json(value)
-
-    def from_json(self, value: Any) -> int:
-        if isinstance(value, (bool, np.bool_)):
-            raise TypeError
-        if isinstance(value, (float, np.floating)) and np.isfinite(value):
-            value = int(value)
-        if self.low == 0 and isinstance(value, int) and value == -1:
-            return self.high
-        return self.checked(value)
-
-
-class _OptionalInteger(Field[int | None]):
-    what = "None or an integer from 0 on"
-
-    def checked(self, value: Any) -> int | None:
-        return None if value is None else _Integer(0).checked(value)
-
-    def from_keyword(self, value: Any) -> int:
-        return _Integer(0).from_keyword(value)
-
-    def from_json(self, value: Any) -> int:
-        return _Integer(0).from_json(value)
-
-
-class _Real(Field[float]):
-    """Number, rounded to f32."""
-
-    what = "a number"
-
-    def checked(self, value: Any) -> float:
-        if isinstance(value, str) or not (hasattr(value, "__float__") or hasattr(value, "__index__")):
-            raise TypeError
-        with np.errstate(over="ignore"):
-            return float(np.float32(value))
-
-    def from_keyword(self, value: Any) -> float:
-        if isinstance(value, (bool, np.bool_)):
-            raise TypeError
-        return self.checked(value)
-
-
-class _Texts(Field[set[str]]):
-    what = "a set of strings"
-
-    def copied(self, value: Any) -> Any:
-        return set(value)
-
-    def checked(self, value: Any) -> frozenset[str]:
-        if not isinstance(value, AbstractSet) or not all(isinstance(item, str) for item in value):
-            raise TypeError
-        return frozenset(value)
-
-    def from_keyword(self, value: Any) -> frozenset[str]:
-        return frozenset([value]) if isinstance(value, str) else self.checked(value)
-
-    def from_json(self, value: Any) -> Any:
-        return self.checked(frozenset(value)) if isinstance(value, list) else NotImplemented
-
-
-class _Tokens(Field[set[int]]):
-    what = "a set of integers"
-
-    def copied(self, value: Any) -> Any:
-        return set(value)
-
-    def checked(self, value: Any) -> frozenset[int]:
-        if not isinstance(value, AbstractSet):
-            raise TypeError
-        return frozenset(_Integer(0, -(2**63), 2**63 - 1).checked(item) for item in value)
-
-
-class _Criteria(Field[StopCriteria]):
-    what = "a StopCriteria"
-
-    def checked(self, value: Any) -> StopCriteria:
-        if not isinstance(value, StopCriteria):
-            raise TypeError
-        return value
-
-
-class _Absent(Field[T]):
-    """Field whose values this package does not support: only the default can be assigned."""
-
-    def copied(self, value: Any) -> Any:
-        return list(value) if isinstance(value, list) else value
-
-    def checked(self, value: Any) -> T:
-        if value != self.default:
-            raise Error(f"ovgpu.genai does not support {self.name}: it must be {self.default!r}, not {value!r}")
-        return self.default
-
-
-class GenerationConfig:
+class GenerationConfig(Configuration):
     """Settings of a generation.
 
     ``GenerationConfig(path)`` reads a generation_config.json, ``GenerationConfig(**fields)`` sets fields. Unless said
@@ -219,49 +55,49 @@ class GenerationConfig:
     be read.
     """
 
-    __slots__ = ("_values",)
+    __slots__ = ()
 
-    adapters = _Absent[Any](None)
-    apply_chat_template = _Flag(True)
-    assistant_confidence_threshold = _Real(0.0)
-    branching_factor = _Integer(1)
-    diversity_penalty = _Real(0.0)
-    do_sample = _Flag(False)
-    echo = _Flag(False)
-    eos_token_id = _Integer(-1, -(2**63), 2**63 - 1)
-    frequency_penalty = _Real(0.0)
-    ignore_eos = _Flag(False)
-    include_stop_str_in_output = _Flag(False)
-    length_penalty = _Real(1.0)
-    logprobs = _Integer(0)
-    max_length = _Integer(UNLIMITED)
-    max_new_tokens = _Integer(UNLIMITED)
-    max_ngram_size = _Integer(0)
-    min_new_tokens = _Integer(0)
-    min_p = _Real(0.0)
-    no_repeat_ngram_size = _Integer(UNLIMITED)
-    num_assistant_tokens = _OptionalInteger(None)
-    num_beam_groups = _Integer(1)
-    num_beams = _Integer(1)
-    num_return_sequences = _Integer(1)
-    parsers = _Absent[list[Any]]([])
-    presence_penalty = _Real(0.0)
-    pruning_ratio = _Integer(0)
-    relevance_weight = _Real(0.5)
-    repetition_penalty = _Real(1.0)
-    return_omni_outputs = _Flag(False)
-    rng_seed = _Integer(0)
-    stop_criteria = _Criteria(StopCriteria.HEURISTIC)
-    stop_strings = _Texts(set())
-    stop_token_ids = _Tokens(set())
-    structured_output_config = _Absent[Any](None)
-    temperature = _Real(1.0)
-    top_k = _Integer(UNLIMITED)
-    top_p = _Real(1.0)
-    tree_depth = _Integer(0)
+    adapters = Absent[Any](None)
+    apply_chat_template = Flag(True)
+    assistant_confidence_threshold = Real(0.0)
+    branching_factor = Integer(1)
+    diversity_penalty = Real(0.0)
+    do_sample = Flag(False)
+    echo = Flag(False)
+    eos_token_id = Integer(-1, -(2**63), 2**63 - 1)
+    frequency_penalty = Real(0.0)
+    ignore_eos = Flag(False)
+    include_stop_str_in_output = Flag(False)
+    length_penalty = Real(1.0)
+    logprobs = Integer(0)
+    max_length = Integer(UNLIMITED)
+    max_new_tokens = Integer(UNLIMITED)
+    max_ngram_size = Integer(0)
+    min_new_tokens = Integer(0)
+    min_p = Real(0.0)
+    no_repeat_ngram_size = Integer(UNLIMITED)
+    num_assistant_tokens = OptionalInteger(None)
+    num_beam_groups = Integer(1)
+    num_beams = Integer(1)
+    num_return_sequences = Integer(1)
+    parsers = Absent[list[Any]]([])
+    presence_penalty = Real(0.0)
+    pruning_ratio = Integer(0)
+    relevance_weight = Real(0.5)
+    repetition_penalty = Real(1.0)
+    return_omni_outputs = Flag(False)
+    rng_seed = Integer(0)
+    stop_criteria = Member(StopCriteria.HEURISTIC)
+    stop_strings = TextSet(set())
+    stop_token_ids = TokenSet(set())
+    structured_output_config = Absent[Any](None)
+    temperature = Real(1.0)
+    top_k = Integer(UNLIMITED)
+    top_p = Real(1.0)
+    tree_depth = Integer(0)
 
     def __init__(self, json_path: str | os.PathLike[str] | bytes | None = None, **kwargs: Any) -> None:
-        self._values = {name: field.default for name, field in FIELDS.items()}
+        super().__init__()
         if json_path is None:
             self.update_generation_config(**kwargs)
         elif kwargs or not isinstance(json_path, (str, os.PathLike, bytes)):
@@ -274,16 +110,7 @@ class GenerationConfig:
 
         Raises: RuntimeError for an unknown field and for a value of another type. No field is set then.
         """
-        values: dict[str, Any] = {}
-        for name, value in kwargs.items():
-            field = FIELDS.get(name)
-            if field is None:
-                raise Error(f"GenerationConfig has no field {name}, only {', '.join(FIELDS)}")
-            try:
-                values[name] = field.from_keyword(value)
-            except TypeError:
-                raise Error(f"{name} must be {field.what}, not {value!r}") from None
-        self._values.update(values)
+        self._set(kwargs)
         self._add_eos()
 
     def set_eos_token_id(self, tokenizer_eos_token_id: int) -> None:
@@ -328,12 +155,6 @@ class GenerationConfig:
         if self.max_length <= prompt_length:
             raise Error(f"max_length is {self.max_length}, and the prompt already has {prompt_length} tokens")
         return self.max_length - prompt_length
-
-    def copy(self) -> GenerationConfig:
-        """Return an independent copy."""
-        config = GenerationConfig()
-        config._values.update(self._values)
-        return config
 
     def _add_eos(self) -> None:
         if self.eos_token_id != -1:
@@ -448,9 +269,7 @@ class GenerationConfig:
         yield tokens == 0 and self.max_ngram_size != 0, "max_ngram_size needs num_assistant_tokens greater than 0"
 
 
-FIELDS: dict[str, Field[Any]] = {
-    name: field for name, field in vars(GenerationConfig).items() if isinstance(field, Field)
-}
+FIELDS = GenerationConfig._fields
 IN_FILES = (
     "eos_token_id max_new_tokens max_length ignore_eos min_new_tokens stop_strings include_stop_str_in_output echo "
     "logprobs repetition_penalty frequency_penalty presence_penalty num_beam_groups num_beams diversity_penalty "

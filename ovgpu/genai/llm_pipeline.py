@@ -16,8 +16,10 @@ import numpy as np
 
 from ovgpu.api.core import Core
 from ovgpu.errors import Error
+from ovgpu.genai.assisted import Assistant, DraftModel, PromptLookup, generate_assisted
 from ovgpu.genai.chat_history import ChatHistory
 from ovgpu.genai.decoder import Decoder
+from ovgpu.genai.files import read_json
 from ovgpu.genai.generation import Outcome, generate, search
 from ovgpu.genai.generation_config import GenerationConfig
 from ovgpu.genai.metrics import PerfMetrics, RawPerfMetrics
@@ -29,7 +31,8 @@ from ovgpu.genai.tokenizer import TokenizedInputs, Tokenizer
 MODEL = "openvino_model.xml"
 WITHOUT_EFFECT = ("ATTENTION_BACKEND", "scheduler_config")
 """Properties of openvino_genai that choose among its backends: here all give the same results."""
-UNSUPPORTED = ("draft_model", "prompt_lookup", "adapters", "MAX_PROMPT_LEN", "MIN_RESPONSE_LEN")
+UNSUPPORTED = ("adapters", "MAX_PROMPT_LEN", "MIN_RESPONSE_LEN")
+DRAFTED = 5  # tokens that a draft model proposes by default
 DEPRECATED = "start_chat() and finish_chat() are deprecated: call generate() with a ChatHistory"
 
 
@@ -50,7 +53,9 @@ class LLMPipeline:
     - ``LLMPipeline(model, weights, tokenizer, device, generation_config, **properties)``: the text of the XML, and a
       tensor with the contents of the .bin
 
-    Properties are those of `Core.compile_model`. Threads may share a pipeline: it runs one generation at a time.
+    Properties are those of `Core.compile_model`, and ``prompt_lookup=True`` or ``draft_model=draft_model(...)`` for
+    assisted generation, which gives the same texts in fewer inferences of the model. Threads may share a pipeline: it
+    runs one generation at a time.
 
     Raises: RuntimeError if a file is missing, or the model is no decoder with a state; TypeError for other arguments.
     """
@@ -64,6 +69,12 @@ class LLMPipeline:
             self._config.set_eos_token_id(self._tokenizer.get_eos_token_id())
         model = Core().read_model(*given.model)
         self._decoder = Decoder(model, given.device, given.properties)
+        self._looks_up, self._draft = given.prompt_lookup, None
+        if given.draft is not None:
+            properties = {**given.properties, **given.draft.properties}
+            self._draft = Decoder(Core().read_model(given.draft.path), given.draft.device or given.device, properties)
+        if given.draft is not None or given.prompt_lookup:
+            self._decoder.verifier()
         self._chat: ChatHistory | None = None
         self._running = threading.Lock()
         self._thread = 0  # that generates
@@ -149,8 +160,14 @@ class LLMPipeline:
         if resolved.eos_token_id == -1 and self._config.eos_token_id != -1:
             resolved.set_eos_token_id(self._config.eos_token_id)
         resolved.validate()
-        if resolved.is_assisting_generation() or resolved.is_tree_search():
-            raise Error("ovgpu.genai does not support assisted generation")
+        if resolved.is_tree_search():
+            raise Error("ovgpu.genai does not support tree_depth: it has no tree search")
+        if self._looks_up and not resolved.is_prompt_lookup():
+            raise Error("a pipeline with prompt_lookup needs num_assistant_tokens and max_ngram_size in each call")
+        if self._draft is not None:
+            if not resolved.is_assisting_generation():
+                resolved.num_assistant_tokens = DRAFTED
+            resolved.validate()
         return resolved
 
     def _generate_texts(self, inputs: Any, config: GenerationConfig, writer: Any, start: float) -> DecodedResults:
@@ -217,11 +234,54 @@ class LLMPipeline:
         stops = Stops(config, self._tokenizer)
         if beams:
             outcome = search(self._decoder, prompts.rows, config, stops, raw)
+        elif self._looks_up or self._draft is not None:
+            outcome = Outcome([])
+            for row in prompts.rows:
+                if self._draft is None:
+                    assistant: Assistant = PromptLookup(config.max_ngram_size)
+                else:
+                    assistant = DraftModel(self._draft, config.assistant_confidence_threshold)
+                found = generate_assisted(self._decoder, assistant, row, config, stops, writer, raw)
+                outcome = Outcome(outcome.texts + found.texts, found.cancelled)
+            raw.inference_durations[:] = [sum(raw.inference_durations)]
         else:
             outcome = generate(self._decoder, prompts.rows, config, stops, writer, raw)
         raw.m_times_to_first_token += [1e3 * time - 1e6 * start for time in raw.m_new_token_times[:1]]
         raw.generate_durations.append(_since(start))
         return outcome, PerfMetrics(raw, self._load_time, len(prompts.rows[0]))
+
+
+@dataclass(frozen=True)
+class _Draft:
+    """A smaller model that proposes tokens, see `draft_model`."""
+
+    path: str
+    device: str
+    properties: dict[str, Any]
+
+
+def draft_model(models_path: str | os.PathLike[str] | bytes, device: str = "", **kwargs: Any) -> Any:
+    """Return a value for the property ``draft_model`` of an `LLMPipeline`: a smaller model with the same tokens.
+
+    By default, its device and its properties, ``kwargs``, are those of the pipeline. Raises: RuntimeError if the folder
+    has no model.
+    """
+    return _Draft(_model_path(Path(os.fsdecode(models_path))), device, kwargs)
+
+
+def _model_path(folder: Path) -> str:
+    """Return the path of a folder's model. Raises: Error if there is none."""
+    if not (folder / MODEL).is_file():
+        raise Error(f"{folder} has no {MODEL}: `optimum-cli export openvino --model NAME {folder}` makes one")
+    return str(folder / MODEL)
+
+
+def _check_window(folder: Path) -> None:
+    """Raise Error for a model with sliding windows: tokens that were taken back would count in them."""
+    config = read_json(folder / "config.json")
+    text = config.get("text_config", config)
+    if text.get("sliding_window") and text.get("use_sliding_window", True):
+        raise Error(f"assisted generation needs a model without sliding windows, and {folder} has one")
 
 
 @dataclass
@@ -233,6 +293,8 @@ class _Arguments:
     device: str
     config: GenerationConfig
     properties: dict[str, Any]
+    prompt_lookup: bool
+    draft: _Draft | None
 
     @staticmethod
     def of(first: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Arguments:
@@ -254,6 +316,9 @@ class _Arguments:
             raise TypeError(
                 "LLMPipeline takes (models_path, [tokenizer,] device), or (model, weights, tokenizer, device)"
             )
+        lookup, draft = bool(properties.pop("prompt_lookup", False)), properties.pop("draft_model", None)
+        if draft is not None and not isinstance(draft, _Draft):
+            raise TypeError(f"draft_model is what the function draft_model returns, not {draft!r}")
         for name in UNSUPPORTED:
             if properties.get(name):
                 raise Error(f"ovgpu.genai does not support {name}")
@@ -262,13 +327,14 @@ class _Arguments:
             if not isinstance(tokenizer, Tokenizer):
                 raise TypeError("a model with its weights needs a Tokenizer")
             config = GenerationConfig() if config is None else config.copy()
-            return _Arguments((first, weights), tokenizer, device, config, properties)
+            return _Arguments((first, weights), tokenizer, device, config, properties, lookup, draft)
         folder = Path(os.fsdecode(first))
-        if not (folder / MODEL).is_file():
-            raise Error(f"{folder} has no {MODEL}: `optimum-cli export openvino --model NAME {folder}` makes one")
+        model = _model_path(folder)
+        for path in [folder] * (lookup or draft is not None) + ([Path(draft.path).parent] if draft else []):
+            _check_window(path)
         path = folder / "generation_config.json"
         own = GenerationConfig(path) if path.is_file() else GenerationConfig()
-        return _Arguments((str(folder / MODEL),), tokenizer or Tokenizer(folder), device, own, properties)
+        return _Arguments((model,), tokenizer or Tokenizer(folder), device, own, properties, lookup, draft)
 
 
 def _is_texts(inputs: Any) -> bool:

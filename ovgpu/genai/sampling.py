@@ -13,6 +13,7 @@ from ovgpu.errors import Error
 from ovgpu.genai.generation_config import GenerationConfig
 from ovgpu.model import Model, Node, Output
 from ovgpu.ops.arithmetic.arithmetic import Add
+from ovgpu.ops.base.xp import NUMPY
 from ovgpu.ops.generation.sampling import NO_TOKEN, Number, Rule, SampleToken, TokenCounts
 from ovgpu.ops.infrastructure.graph import Constant, Parameter, Result
 from ovgpu.ops.movement.broadcast import Broadcast3
@@ -185,15 +186,16 @@ class Sampler:
         prompt: Sequence[int] = (),
         longest: int = 0,
     ) -> None:
-        """``ports`` are the inputs of the compiled model. Texts with one seed are drawn independently of each other if
-        their numbers ``sequence``, below 2**23, differ. ``prompt`` has the tokens for the repetition penalty. Texts
-        that share a batch have the same ``longest``, which is at least the length of their prompts.
+        """``ports`` are the inputs of the compiled model; without, only `choose` is for use. Texts with one seed are
+        drawn independently of each other if their numbers ``sequence``, below 2**23, differ. ``prompt`` has the tokens
+        for the repetition penalty. Texts that share a batch have the same ``longest``, which is at least the length of
+        their prompts.
 
         Raises: ValueError for a seed out of range.
         """
         check_seed(seed)
         index_of = {name: i for i, port in enumerate(ports) for name in port.get_names()}
-        self._indices = [index_of[name] for name in INPUTS]
+        self._indices = [index_of[name] for name in INPUTS if name in index_of]
         self._history = [index_of[name] for name in HISTORY if name in index_of]
         self._rules = np.zeros((1, len(Rule)))
         self._rules[0, Rule.TEMPERATURE] = sampling.temperature if sampling.sample else 0
@@ -206,7 +208,7 @@ class Sampler:
         self._numbers[0, Number.TOP_K] = sampling.top_k
         self._numbers[0, Number.SEED] = np.uint64(seed).astype(np.int64)
         self._numbers[0, Number.STEP] = (sequence << SEQUENCE_BITS) - 1
-        self._bias = sampling.logit_bias
+        self._bias, self._penalises = sampling.logit_bias, sampling.penalises
         self._biases = _arrays(self._bias)
         self._prompt = _padded(prompt, max(longest, len(prompt)))
         self._generated = _padded((), 0)
@@ -216,15 +218,39 @@ class Sampler:
 
         Tokens in ``banned`` are not chosen.
         """
+        arrays = dict(zip(self._indices, self._values(banned)))
+        if self._history:
+            arrays |= zip(self._history, self._tokens(generated))
+        return arrays
+
+    def choose(self, logits: Array, generated: Sequence[int], banned: Iterable[int] = ()) -> tuple[int, float, float]:
+        """Return the token that logits [vocabulary] give after some generated tokens, and its log probabilities.
+
+        The token is that of a model with `add_sampling`. Raises: Error if the logits are not numbers.
+        """
+        rules, numbers, *biases = self._values(banned)
+        counts = None
+        if self._penalises:
+            counts = np.zeros((1, len(logits)), np.int32)
+            for tokens, flag in zip(self._tokens(generated), (0, 1)):
+                own_numbers = numbers.copy()
+                own_numbers[0, Number.GENERATED] = flag
+                (counts,) = TokenCounts().evaluate(NUMPY, counts, tokens, own_numbers)
+        tokens, logs = SampleToken().evaluate(NUMPY, logits[None, None], rules, numbers, counts, *biases)
+        return checked_token(tokens), float(logs[0, 0]), float(logs[0, 1])
+
+    def _values(self, banned: Iterable[int]) -> tuple[Array, ...]:
+        """Return the arrays of `INPUTS` for the next token."""
         self._numbers[0, Number.STEP] += 1
         biases = _arrays({**self._bias, **dict.fromkeys(banned, -inf)}) if banned else self._biases
-        arrays = dict(zip(self._indices, (self._rules, self._numbers, *biases)))
-        if self._history:
-            if len(generated) > self._generated.shape[1]:
-                self._generated = _padded(generated, len(generated))
-            self._generated[0, : len(generated)] = generated
-            arrays |= zip(self._history, (self._prompt, self._generated))
-        return arrays
+        return self._rules, self._numbers, *biases
+
+    def _tokens(self, generated: Sequence[int]) -> tuple[Array, Array]:
+        """Return the arrays of `HISTORY`."""
+        if len(generated) > self._generated.shape[1]:
+            self._generated = _padded(generated, len(generated))
+        self._generated[0, : len(generated)] = generated
+        return self._prompt, self._generated
 
 
 def _padded(tokens: Sequence[int], count: int) -> Array:

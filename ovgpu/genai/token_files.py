@@ -3,11 +3,12 @@ openvino_tokenizers made of one, which openvino's CPU runs."""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -18,16 +19,26 @@ from ovgpu.genai.files import read_json, read_rt_info
 
 Pair = tuple[str, str]
 BYTE_TOKEN = re.compile("<0x([0-9A-F]{2})>")
+PLAIN = {"ids": [-1, -2], "type_ids": [0, 1]}  # template that adds no special tokens
+
+
+class Tokens(NamedTuple):
+    """Tokens of a text or a pair, and the type of each: 1 in the second text of a pair, and mostly 0 elsewhere."""
+
+    ids: list[int]
+    types: list[int]
 
 
 class TokenFile(Protocol):
-    """Tokenizer of a folder, without padding and truncation. ``max_length`` is its own limit, if it has one."""
+    """Tokenizer of a folder, without padding. ``max_length`` is its own limit, if it has one."""
 
     pairs: bool
     max_length: int | None
 
-    def encode(self, texts: Sequence[str | Pair], add_special_tokens: bool) -> list[list[int]]:
-        """Return the tokens of each text or pair."""
+    def encode(
+        self, texts: Sequence[str | Pair], add_special_tokens: bool, max_length: int | None = None
+    ) -> list[Tokens]:
+        """Return the tokens of each text or pair, cut to ``max_length`` with its special tokens, see `kept_lengths`."""
         ...
 
     def decode(self, rows: Sequence[Sequence[int]], skip_special_tokens: bool) -> list[str]:
@@ -54,6 +65,34 @@ def open_tokenizer(folder: Path) -> TokenFile:
     )
 
 
+def kept_lengths(lengths: Sequence[int], added: int, max_length: int) -> list[int]:
+    """Return how many tokens each of one or two texts keeps beside ``added`` special tokens.
+
+    As in openvino_genai, the longer text loses tokens first; of two that are too long, each keeps half. Raises: Error
+    if ``max_length`` is less than ``added``.
+    """
+    limit = max_length - added
+    if limit < 0:
+        raise Error(f"max_length must be at least {added}, the number of special tokens, not {max_length}")
+    if sum(lengths) <= limit:
+        return list(lengths)
+    if len(lengths) == 1:
+        return [limit]
+    kept = min(*lengths, limit // 2)
+    return [limit - kept, kept] if lengths[0] >= lengths[1] else [kept, limit - kept]
+
+
+def truncation(folder: Path) -> tuple[int | None, str]:
+    """Return the limit of tokens in tokenizer_config.json, None if there is none, and the side that loses tokens.
+
+    As in openvino_genai, a limit in tokenizer.json has no effect.
+    """
+    config = read_json(folder / "tokenizer_config.json")
+    limit = config.get("model_max_length")
+    side = "left" if config.get("truncation_side") == "left" else "right"
+    return limit if isinstance(limit, int) and 0 < limit < 2**31 else None, side
+
+
 class JsonTokenizer:
     """Tokenizer in tokenizer.json."""
 
@@ -69,16 +108,32 @@ class JsonTokenizer:
             self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
         except Exception as e:  # the package raises no narrower type
             raise Error(f"{path} cannot be read: {e}") from None
-        limit = (self._tokenizer.truncation or {}).get("max_length")
-        if limit is None:
-            limit = read_json(folder / "tokenizer_config.json").get("model_max_length")
-        self.max_length = limit if isinstance(limit, int) and 0 < limit < 2**31 else None
+        self.max_length, self._cut_side = truncation(folder)
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
 
-    def encode(self, texts: Sequence[str | Pair], add_special_tokens: bool) -> list[list[int]]:
-        encoded = self._tokenizer.encode_batch(list(texts), add_special_tokens=add_special_tokens)
-        return [encoding.ids for encoding in encoded]
+    def encode(
+        self, texts: Sequence[str | Pair], add_special_tokens: bool, max_length: int | None = None
+    ) -> list[Tokens]:
+        if max_length is None:
+            encoded = self._tokenizer.encode_batch(list(texts), add_special_tokens=add_special_tokens)
+        else:
+            encoded = self._encode_cut(texts, add_special_tokens, max_length)
+        return [Tokens(encoding.ids, encoding.type_ids) for encoding in encoded]
+
+    def _encode_cut(self, texts: Sequence[str | Pair], add_special_tokens: bool, max_length: int) -> list[Any]:
+        groups = [text if isinstance(text, tuple) else (text,) for text in texts]
+        parts = iter(
+            self._tokenizer.encode_batch([part for group in groups for part in group], add_special_tokens=False)
+        )
+        encoded = []
+        for group in groups:
+            own = [next(parts) for _ in group]
+            added = self._tokenizer.num_special_tokens_to_add(len(group) > 1) if add_special_tokens else 0
+            for part, length in zip(own, kept_lengths([len(part) for part in own], added, max_length)):
+                part.truncate(length, direction=self._cut_side)
+            encoded.append(self._tokenizer.post_process(*own, add_special_tokens=add_special_tokens))
+        return encoded
 
     def decode(self, rows: Sequence[Sequence[int]], skip_special_tokens: bool) -> list[str]:
         known = [[token for token in row if 0 <= token < 2**32] for row in rows]
@@ -129,28 +184,44 @@ class IrTokenizer:
         self._encoder = self._core.compile_model(str(path), "CPU")
         self._detokenizer = folder / "openvino_detokenizer.xml"
         info = read_rt_info(path)
+        self.max_length, self._cut_side = truncation(folder)
         limit = str(info.get("max_length", ""))
-        self.max_length = int(limit) if limit.isdigit() and int(limit) < 2**31 else None
-        self._special = re.findall(r"-?\d+", _single(str(info.get("processed_post_processor_template", ""))))
-        self.pairs = len(self._encoder.inputs) > 1
+        if limit.isdigit() and int(limit) < 2**31:
+            self.max_length = int(limit)
+        self._templates = _templates(info)
+        self.pairs = "pair" in self._templates
         self._decoders: dict[bool, Any] = {}
 
-    def encode(self, texts: Sequence[str | Pair], add_special_tokens: bool) -> list[list[int]]:
+    def encode(
+        self, texts: Sequence[str | Pair], add_special_tokens: bool, max_length: int | None = None
+    ) -> list[Tokens]:
+        groups = [text if isinstance(text, tuple) else (text,) for text in texts]
+        parts = iter(self._encode_plain([part for group in groups for part in group]))
+        encoded = []
+        for group in groups:
+            own = [next(parts) for _ in group]
+            template = self._templates.get("pair" if len(group) > 1 else "single") if add_special_tokens else None
+            ids = (template or PLAIN)["ids"]
+            if max_length is not None:
+                added = sum(token >= 0 for token in ids)
+                kept = kept_lengths([len(part) for part in own], added, max_length)
+                begins = [len(part) - n if self._cut_side == "left" else 0 for part, n in zip(own, kept)]
+                own = [part[begin : begin + n] for part, begin, n in zip(own, begins, kept)]
+            encoded.append(_joined(template or PLAIN, own))
+        return encoded
+
+    def _encode_plain(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the tokens of each text, without the special ones that the model puts around them."""
         if not texts:
             return []
-        columns = list(zip(*texts)) if isinstance(texts[0], tuple) else [texts]
-        inputs = [np.array(column, dtype=object).astype(str) for column in columns]
-        inputs += [np.array([], dtype=str)] * (len(self._encoder.inputs) - len(inputs))
+        inputs = [np.array(texts, dtype=object).astype(str)]
+        inputs += [np.array([], dtype=str)] * (len(self._encoder.inputs) - 1)
         found = self._encoder(inputs)
         rows = [ids[mask != 0].tolist() for ids, mask in zip(found["input_ids"], found["attention_mask"])]
-        return rows if add_special_tokens else [self._stripped(row) for row in rows]
-
-    def _stripped(self, row: list[int]) -> list[int]:
-        """Return tokens without the special ones that the model put around them."""
-        if "-1" not in self._special:
-            return row
-        begin = self._special.index("-1")
-        return row[begin : len(row) - (len(self._special) - begin - 1)]
+        around = self._templates.get("single", PLAIN)["ids"]
+        begin = around.index(-1)
+        end = len(around) - begin - 1 if "single" in self._templates else 0
+        return [row[begin : len(row) - end] for row in rows]
 
     def decode(self, rows: Sequence[Sequence[int]], skip_special_tokens: bool) -> list[str]:
         decoder = self._decoder(skip_special_tokens)
@@ -183,7 +254,24 @@ class IrTokenizer:
         return self._decoders[skip_special_tokens]
 
 
-def _single(template: str) -> str:
-    """Return the tokens of one text in a post-processor's template; -1 stands for the text."""
-    match = re.search(r'"single": \{"ids": \[([^\]]*)\]', template)
-    return match[1] if match else ""
+def _templates(info: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the templates of single texts and pairs in a tokenizer's runtime information: tokens, and their types. -1
+    and -2 stand for the texts."""
+    try:
+        found = json.loads(str(info.get("processed_post_processor_template", "")))
+    except ValueError:
+        return {}
+    return {name: template for name, template in found.items() if -1 in template["ids"]}
+
+
+def _joined(template: Mapping[str, Any], texts: Sequence[list[int]]) -> Tokens:
+    """Return the tokens of one or two texts in a template."""
+    joined = Tokens([], [])
+    for token, type_ in zip(template["ids"], template["type_ids"]):
+        if token >= 0:
+            ids = [token]
+        else:
+            ids = texts[-1 - token] if -token <= len(texts) else []
+        joined.ids.extend(ids)
+        joined.types.extend([type_] * len(ids))
+    return joined

@@ -14,7 +14,7 @@ from ovgpu.errors import Error
 from ovgpu.genai.chat_history import ChatHistory
 from ovgpu.genai.chat_template import find_template, render
 from ovgpu.genai.files import read_json, read_rt_info
-from ovgpu.genai.token_files import Pair, open_tokenizer
+from ovgpu.genai.token_files import Pair, Tokens, open_tokenizer
 from ovgpu.tensor import Tensor
 
 SPECIAL = ("bos", "eos", "pad")
@@ -22,10 +22,14 @@ TEMPLATE_TOKENS = ("unk_token", "sep_token", "cls_token", "mask_token")
 
 
 class TokenizedInputs:
-    """Tokens ``input_ids`` and ``attention_mask`` (0 for padding): tensors of i64 [batch, length]."""
+    """Tokens ``input_ids`` and ``attention_mask`` (0 for padding): tensors of i64 [batch, length].
 
-    def __init__(self, input_ids: Any, attention_mask: Any) -> None:
+    ``token_type_ids``, if known, is 1 for tokens of the second text of a pair.
+    """
+
+    def __init__(self, input_ids: Any, attention_mask: Any, token_type_ids: Any = None) -> None:
         self.input_ids, self.attention_mask = _tensor(input_ids), _tensor(attention_mask)
+        self.token_type_ids = None if token_type_ids is None else _tensor(token_type_ids)
 
 
 class Tokenizer:
@@ -46,7 +50,7 @@ class Tokenizer:
         self._file = open_tokenizer(folder)
         info = read_rt_info(folder / "openvino_tokenizer.xml")
         self._config = read_json(folder / "tokenizer_config.json")
-        self._pad_right = self._config.get("padding_side") != "left"
+        self.padding_side = "left" if self._config.get("padding_side") == "left" else "right"
         self._template = self._original_template = find_template(folder, info)
         self._vocabulary: list[bytes] | None = None
         self._read_special_tokens(folder, info)
@@ -66,8 +70,9 @@ class Tokenizer:
         """Return the tokens of a text, of several, or of pairs, padded to the length of the longest row.
 
         Pairs are lists of two texts, or two lists, of which one may have a single text for all. ``truncation`` cuts
-        rows to ``max_length``, and ``pad_to_max_length`` pads to at least that; without it, the model's own limit
-        counts. ``padding_side`` is "left", "right", or None for that of the tokenizer.
+        rows to ``max_length``, the longer text of a pair first, and ``pad_to_max_length`` pads to at least that;
+        without it, the model's own limit counts. ``padding_side`` is "left", "right", or None for that of the
+        tokenizer.
 
         Raises: RuntimeError for another padding side, a length below 1, and padding to a length that is not known;
         TypeError for prompts that are no texts.
@@ -82,10 +87,8 @@ class Tokenizer:
             raise Error(f"max_length must be greater than 0, not {limit}")
         if pad_to_max_length and limit is None:
             raise Error("pad_to_max_length needs max_length: the tokenizer has no limit of its own")
-        rows = self._file.encode(texts, add_special_tokens)
-        if truncation and limit is not None:
-            rows = [row[:limit] for row in rows]
-        right = self._pad_right if padding_side is None else padding_side == "right"
+        rows = self._file.encode(texts, add_special_tokens, limit if truncation else None)
+        right = (padding_side or self.padding_side) == "right"
         return self._padded(rows, limit or 0 if pad_to_max_length else 0, right)
 
     def decode(self, tokens: Any, skip_special_tokens: bool = True) -> Any:
@@ -219,14 +222,15 @@ class Tokenizer:
             raise Error("the tokenizer has one input, and no pairs")
         return texts
 
-    def _padded(self, rows: Sequence[Sequence[int]], least: int, right: bool) -> TokenizedInputs:
-        length = max(least, *map(len, rows), 0)
+    def _padded(self, rows: Sequence[Tokens], least: int, right: bool) -> TokenizedInputs:
+        length = max(least, *(len(row.ids) for row in rows), 0)
         ids = np.full((len(rows), length), max(self.get_pad_token_id(), 0), np.int64)
-        mask = np.zeros((len(rows), length), np.int64)
+        mask, types = np.zeros_like(ids), np.zeros_like(ids)
         for i, row in enumerate(rows):
-            place = slice(0, len(row)) if right else slice(length - len(row), length)
-            ids[i, place], mask[i, place] = row, 1
-        return TokenizedInputs(Tensor(ids), Tensor(mask))
+            count = len(row.ids)
+            place = slice(0, count) if right else slice(length - count, length)
+            ids[i, place], mask[i, place], types[i, place] = row.ids, 1, row.types
+        return TokenizedInputs(Tensor(ids), Tensor(mask), Tensor(types))
 
     def _texts_of_tokens(self) -> list[bytes]:
         if self._vocabulary is None:
@@ -246,7 +250,7 @@ class Tokenizer:
         for name in SPECIAL:
             id_, text = self._special_ids[name], self._special_texts[name]
             if id_ == -1 and text:
-                found = self._file.encode([text], False)[0]
+                found = self._file.encode([text], False)[0].ids
                 self._special_ids[name] = found[-1] if found else -1
             elif id_ != -1 and not text:
                 self._special_texts[name] = self._file.decode([[id_]], False)[0]

@@ -17,8 +17,10 @@ ELEMENTWISE = frozenset("Add Clamp Convert Divide Multiply Subtract Tanh".split(
 END = 2**31 - 1  # a bound that Slice reads as the end of the axis
 
 
-def keep_last_logits(model: Model, output_index: int | None = None) -> bool:
+def keep_last_logits(model: Model, output_index: int | None = None, count: int = 1) -> bool:
     """Reduce an output in place from [batch, length, vocabulary] to [batch, 1, vocabulary], the last position.
+
+    ``count`` is the number of positions that are kept, if there are so many.
 
     The product of hidden states and weights then computes one row instead of a row for each token of a prompt. Return
     False, and change nothing, unless the output is such a product, followed by elementwise layers at most. By default,
@@ -32,7 +34,7 @@ def keep_last_logits(model: Model, output_index: int | None = None) -> bool:
     hidden = None if product is None else product.sources[0]
     if product is None or hidden is None:
         return False
-    bounds = [_constant(value) for value in (-1, END, 1, 1)]  # start, stop, step, axis
+    bounds = [_constant(value) for value in (-count, END, 1, 1)]  # start, stop, step, axis
     product.sources[0] = Node(Slice(), [hidden, *bounds], name=f"{product.friendly_name}/last_position").ports[0]
     model.changed()
     model.validate_nodes_and_infer_types()

@@ -1,6 +1,8 @@
-"""Record what openvino_genai has and does, into ``data/wheel.json``, with which tests compare.
+"""Record what openvino_genai has and does, into ``data/wheel.json`` and ``data/retrieval.json``, with which tests
+compare.
 
-Run it in an environment with openvino_genai, in the folder of the project: ``python -m tests.genai.record_wheel``.
+Run it in an environment with openvino_genai and pytest, in the folder of the project: ``python -m
+tests.genai.record_wheel``.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 PATH = Path(__file__).parent / "data" / "wheel.json"
+RETRIEVAL = PATH.with_name("retrieval.json")
 
 
 def members(kind: type) -> dict[str, str]:
@@ -43,7 +46,7 @@ def main() -> None:
     import openvino
     import openvino_genai
 
-    from tests.genai import config_cases, generation_cases, streamer_cases, tokenizer_cases
+    from tests.genai import config_cases, generation_cases, retrieval_cases, streamer_cases, tokenizer_cases
     from tests.genai.make_tokenizer import FOLDER
 
     def generations(model: str) -> dict[str, Any]:
@@ -52,6 +55,11 @@ def main() -> None:
             exact = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
             pipeline = openvino_genai.LLMPipeline(path, "CPU", **exact)
             return generation_cases.outcomes(openvino_genai, openvino.Tensor, pipeline)
+
+    def make(kind: Any, model: str, **keywords: Any) -> Any:
+        with tempfile.TemporaryDirectory() as folder:
+            path = retrieval_cases.make_folder(model, Path(folder))
+            return kind(path, "CPU", INFERENCE_PRECISION_HINT="f32", **keywords)
 
     names = [name for name in dir(openvino_genai) if not name.startswith("_")]
     public = {
@@ -70,6 +78,7 @@ def main() -> None:
     }
     PATH.parent.mkdir(exist_ok=True)
     PATH.write_text(_lines(record) + "\n")
+    RETRIEVAL.write_text(_lines(retrieval_cases.record(openvino_genai, make)) + "\n")
 
 
 if __name__ == "__main__":

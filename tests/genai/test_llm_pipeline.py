@@ -236,7 +236,7 @@ def test_configurations(pipelines: Pipelines, tmp_path: Path) -> None:
     for wrong, message in (
         ({"num_beams": 4, "top_k": 3, "do_sample": True}, "beam search does not draw tokens"),
         ({"num_beams": 120, "max_new_tokens": 3}, "num_beams is 120, and the vocabulary has only 211 tokens"),
-        ({"num_assistant_tokens": 3}, "does not support assisted generation"),
+        ({"num_assistant_tokens": 3, "tree_depth": 2}, "does not support tree_depth"),
         ({"top_p": 2.0, "do_sample": True}, "top_p must be"),
         ({"unknown": 1}, "GenerationConfig has no field unknown"),
     ):
@@ -292,7 +292,8 @@ def test_forms_of_construction(pipelines: Pipelines, tmp_path: Path) -> None:
         ((3, "CPU"), {}, TypeError, "LLMPipeline takes"),
         (("folder", "CPU", {}, 1), {}, TypeError, "LLMPipeline takes"),
         (("nothing", "CPU"), {}, ovgpu.Error, "nothing has no openvino_model.xml: `optimum-cli export"),
-        (("folder", "CPU"), {"draft_model": 1}, ovgpu.Error, "does not support draft_model"),
+        (("folder", "CPU"), {"draft_model": 1}, TypeError, "draft_model is what the function draft_model returns"),
+        (("folder", "CPU"), {"adapters": 1}, ovgpu.Error, "does not support adapters"),
         (("folder", "TPU"), {}, RuntimeError, "TPU"),
         (("folder", "CPU"), {"UNKNOWN": 1}, RuntimeError, "UNKNOWN"),
     ],

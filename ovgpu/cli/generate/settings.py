@@ -7,8 +7,9 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from ovgpu.genai.fields import UNLIMITED
 from ovgpu.genai.files import read_json
-from ovgpu.genai.generation_config import UNLIMITED, GenerationConfig
+from ovgpu.genai.generation_config import GenerationConfig
 
 NEW_TOKENS = 128  # unless generation_config.json sets max_new_tokens
 OPTIONS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")

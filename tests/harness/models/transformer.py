@@ -151,22 +151,40 @@ class _Writer:
         return self.reshape(self.reshape(picked, self.i64(-1), False), self.shape_of(index, "i32"), False)
 
 
-def bert(seed: int, sizes: Sizes = BERT_BASE, shape: tuple[int, int] = (-1, -1)) -> Transformer:
-    """Build a BERT encoder: input_ids, attention_mask, token_type_ids [batch, time] -> last_hidden_state."""
+def bert(
+    seed: int,
+    sizes: Sizes = BERT_BASE,
+    shape: tuple[int, int] = (-1, -1),
+    *,
+    labels: int = 0,
+    causal: bool = False,
+) -> Transformer:
+    """Build a BERT encoder: input_ids, attention_mask, token_type_ids [batch, time] -> last_hidden_state.
+
+    With ``labels``, it classifies texts: its result is logits [batch, labels]. With ``causal``, tokens see only those
+    before them, as in a decoder, and there are no token_type_ids.
+    """
     w = _Writer(Net("bert"), np.random.default_rng(seed))
     net, width = w.net, sizes.width
-    ids, mask, types = (net.parameter("i64", shape, name) for name in ("input_ids", "attention_mask", "token_type_ids"))
-    x = w.add(w.embedding("words", sizes.vocabulary, width, ids)[0], w.embedding("types", 2, width, types)[0])
+    ids, mask = (net.parameter("i64", shape, name) for name in ("input_ids", "attention_mask"))
+    x = w.embedding("words", sizes.vocabulary, width, ids)[0]
+    if not causal:
+        x = w.add(x, w.embedding("types", 2, width, net.parameter("i64", shape, "token_type_ids"))[0])
     dims = w.shape_of(ids)
     length = w.item(dims, 1)
     table = net.const(np.arange(sizes.positions)[None])
     where = w("Slice", [table, w.i64(0), length, w.i64(1), w.i64(1)], 8)
     x = w.norm("norm", w.add(x, w.embedding("positions", sizes.positions, width, where)[0]), width, 1e-12)
-    allowed = _bert_mask(w, mask, dims, length, x)
+    if causal:
+        flags, batch = w("Convert", [mask], kind="boolean", destination_type="boolean"), w.item(dims, 0)
+        count = w("Squeeze", [length])
+        allowed = _causal(w, flags, batch, w("Squeeze", [batch]), w.number(0), count, length)
+    else:
+        allowed = _bert_mask(w, mask, dims, length, x)
 
-    def dense(name: str, x: Port, out: int, of: int) -> Port:
+    def dense(name: str, x: Port, out: int, of: int, rank: int = 3) -> Port:
         y = w.matmul(x, w.weight(f"{name}.weight", out, of))
-        return w.add(y, w.weight(f"{name}.bias", out, like=(1, 1, out)))
+        return w.add(y, w.weight(f"{name}.bias", out, like=(1,) * (rank - 1) + (out,)))
 
     for k in range(sizes.layers):
         q, key, value = (
@@ -176,6 +194,10 @@ def bert(seed: int, sizes: Sizes = BERT_BASE, shape: tuple[int, int] = (-1, -1))
         x = w.norm(f"{k}.norm_1", w.add(dense(f"{k}.attended", y, width, width), x), width, 1e-12)
         y = w("Gelu", [dense(f"{k}.inner", x, sizes.inner, width)], 7, approximation_mode="ERF")
         x = w.norm(f"{k}.norm_2", w.add(dense(f"{k}.outer", y, width, sizes.inner), x), width, 1e-12)
+    if labels:
+        first = w("Gather", [x, w.number(0), w.number(1)], 8, batch_dims=0)
+        x = dense("classifier", w("Tanh", [dense("pooler", first, width, width, 2)]), labels, width, 2)
+    net.nodes[x.layer].names.append("logits" if labels else "last_hidden_state")
     net.result(x)
     return Transformer(net.build(), w.weights, sizes)
 

@@ -1,0 +1,120 @@
+"""Assisted generation: an assistant proposes tokens, and the model checks several of them in one inference.
+
+The texts are those of plain generation (Leviathan et al., arXiv 2211.17192; Saxena, prompt lookup decoding, 2023), as
+each token is chosen by the model's own logits, with the same random numbers. Proposals only save inferences.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from math import exp
+from typing import Protocol
+
+from ovgpu.genai.decoder import MAX_PROPOSED, Decoder, DecoderInputs, check_can_drop
+from ovgpu.genai.enums import StreamingStatus
+from ovgpu.genai.generation import REASONS, Outcome, Stream, Text
+from ovgpu.genai.generation_config import GenerationConfig
+from ovgpu.genai.metrics import RawPerfMetrics
+from ovgpu.genai.sampling import Sampler, Sampling, checked_token, sampling_of
+from ovgpu.genai.stops import Stops
+from ovgpu.genai.streamers import StreamerBase
+
+
+class Assistant(Protocol):
+    """Source of tokens that may follow a text."""
+
+    def propose(self, text: Sequence[int], count: int) -> list[int]:
+        """Return at most ``count`` tokens after ``text``, which has the prompt and the generated tokens."""
+        ...
+
+
+class PromptLookup:
+    """Assistant that looks up where the last tokens of a text occurred before, and proposes what followed there."""
+
+    def __init__(self, max_ngram_size: int) -> None:
+        self._size = max_ngram_size
+
+    def propose(self, text: Sequence[int], count: int) -> list[int]:
+        for size in range(min(self._size, len(text) - 1), 0, -1):
+            tail = text[len(text) - size :]
+            for begin in range(len(text) - size):
+                if text[begin : begin + size] == tail:
+                    return list(text[begin + size : begin + size + count])
+        return []
+
+
+class DraftModel:
+    """Assistant that is a smaller model with the same tokens, which takes the most likely ones.
+
+    With a ``threshold`` > 0, it ends when a token is less likely than that. Raises: Error for a model without a mask or
+    without positions.
+    """
+
+    def __init__(self, decoder: Decoder, threshold: float) -> None:
+        self._chooser, self._threshold = decoder.chooser(penalties=False), threshold
+        check_can_drop(self._chooser.compiled)
+        self._chooser.request.reset_state()
+        self._inputs = DecoderInputs(self._chooser.compiled.inputs)
+        self._known: list[int] = []  # tokens that the model has got
+
+    def propose(self, text: Sequence[int], count: int) -> list[int]:
+        same = next(
+            (i for i, (a, b) in enumerate(zip(self._known, text)) if a != b), min(len(self._known), len(text) - 1)
+        )
+        self._inputs.drop(len(self._known) - same)
+        self._known, new = list(text[:same]), list(text[same:])
+        sampler = Sampler(self._chooser.compiled.inputs, Sampling(), 0)
+        proposed: list[int] = []
+        while len(proposed) < count:
+            outputs = self._chooser.request.infer(self._inputs.next([new]) | sampler.next())
+            self._known += new
+            new = [checked_token(outputs[self._chooser.output])]
+            if self._threshold and exp(outputs[self._chooser.output + 1][0, 1]) < self._threshold:
+                break
+            proposed += new
+        return proposed
+
+
+def generate_assisted(
+    decoder: Decoder,
+    assistant: Assistant,
+    prompt: Sequence[int],
+    config: GenerationConfig,
+    stops: Stops,
+    streamer: StreamerBase | None,
+    raw: RawPerfMetrics,
+) -> Outcome:
+    """Continue a prompt by greedy search or random draws. The measured times are added to ``raw``."""
+    text = Text(prompt, config.get_max_new_tokens(len(prompt)))
+    sampler = Sampler((), sampling_of(config), config.rng_seed, prompt=prompt)
+    verifier, stream = decoder.verifier(), Stream(streamer, text, config.echo, stops.window)
+    most = min(config.num_assistant_tokens or MAX_PROPOSED, MAX_PROPOSED)
+    raw.inference_durations.append(0.0)
+    status, new, vocabulary = StreamingStatus.RUNNING, list(prompt), 0
+    while text.reason is None and status == StreamingStatus.RUNNING and text.limit:
+        start, before = time.perf_counter(), len(text.tokens)
+        proposed = list[int]()
+        if before and text.limit - before > 1:
+            proposed = assistant.propose([*prompt, *text.tokens], min(most, text.limit - before - 1))
+            proposed = proposed[: next((i for i, n in enumerate(proposed) if n >= vocabulary), len(proposed))]
+        logits = verifier.step([*new, *proposed], len(proposed) + 1)
+        inferred, vocabulary = time.perf_counter(), logits.shape[1]
+        accepted = 0
+        for row in logits:
+            banned = config.stop_token_ids if len(text.tokens) < config.min_new_tokens else ()
+            token, kept, own = sampler.choose(row, text.tokens, banned)
+            text.tokens.append(token)
+            text.logs.append(own if config.logprobs else kept)
+            text.reason, cut = stops.check(text.tokens, text.limit)
+            if text.reason is not None or proposed[accepted : accepted + 1] != [token]:
+                break
+            accepted += 1
+        new = [token]
+        verifier.drop(len(proposed) - accepted)
+        raw.add_inference(start, inferred, len(text.tokens) - before)
+        text.cut(cut)
+        status = stream.write()
+    text.reason = text.reason or REASONS[status]
+    stream.end()
+    return Outcome([text], status == StreamingStatus.CANCEL)
