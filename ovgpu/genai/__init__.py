@@ -6,10 +6,12 @@ from ovgpu.genai.absent import ABSENT, absent
 from ovgpu.genai.chat_history import ChatHistory
 from ovgpu.genai.enums import GenerationFinishReason, StopCriteria, StreamingStatus
 from ovgpu.genai.generation_config import GenerationConfig
-from ovgpu.genai.llm_pipeline import LLMPipeline, draft_model
+from ovgpu.genai.llm_pipeline import LLMPipeline
 from ovgpu.genai.metrics import PerfMetrics, RawPerfMetrics
+from ovgpu.genai.pipeline_arguments import draft_model
 from ovgpu.genai.results import DecodedResults, EncodedResults
 from ovgpu.genai.streamers import StreamerBase, TextStreamer
+from ovgpu.genai.structured_output import StructuredOutputConfig
 from ovgpu.genai.text_embedding_pipeline import TextEmbeddingPipeline
 from ovgpu.genai.text_rerank_pipeline import TextRerankPipeline
 from ovgpu.genai.tokenizer import TokenizedInputs, Tokenizer
@@ -27,6 +29,7 @@ __all__ = [
     "StopCriteria",
     "StreamerBase",
     "StreamingStatus",
+    "StructuredOutputConfig",
     "TextEmbeddingPipeline",
     "TextRerankPipeline",
     "TextStreamer",

@@ -26,7 +26,8 @@ REASONS = {
     "requests join a batch in `ovgpu.SequenceBatcher`": """
         AggregationMode CacheEvictionConfig ContinuousBatchingPipeline GenerationResult GenerationStatus
         KVCrushAnchorPointMode KVCrushConfig SchedulerConfig SparseAttentionConfig SparseAttentionMode""",
-    "a grammar does not restrict the tokens": "StructuralTagItem StructuralTagsConfig StructuredOutputConfig",
+    "grammars are a JSON schema, a regular expression, EBNF, or made of such parts": """
+        StructuralTagItem StructuralTagsConfig""",
     "results are not parsed": """
         DeepSeekR1ReasoningIncrementalParser DeepSeekR1ReasoningParser IncrementalParser Llama3JsonToolParser
         Llama3PythonicToolParser Parser Phi4ReasoningIncrementalParser Phi4ReasoningParser ReasoningIncrementalParser
@@ -42,20 +43,21 @@ class _Refusing(type):
     """Class of the classes that stand for absent ones: each use of them raises an error."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> NoReturn:
-        _refuse(cls.__name__)
+        cls._refuse()
 
     def __getattr__(cls, name: str) -> NoReturn:
         if name.startswith("__"):
             raise AttributeError(name)
-        _refuse(cls.__name__)
+        cls._refuse()
+
+    def _refuse(cls) -> NoReturn:
+        reason = cls.__dict__["_reason"]
+        raise Error(
+            f"ovgpu.genai has no {cls.__name__}: {reason}; it has LLMPipeline, TextEmbeddingPipeline and TextRerankPipeline"
+        )
 
 
-def absent(name: str) -> type:
+def absent(name: str, reason: str = "") -> type:
     """Return a class that stands for an absent one. A call of it, or the use of an attribute, raises Error."""
-    return _Refusing(name, (), {"__doc__": f"Absent: {ABSENT[name]}.", "__module__": "ovgpu.genai"})
-
-
-def _refuse(name: str) -> NoReturn:
-    raise Error(
-        f"ovgpu.genai has no {name}: {ABSENT[name]}; it has LLMPipeline, TextEmbeddingPipeline and TextRerankPipeline"
-    )
+    reason = reason or ABSENT[name]
+    return _Refusing(name, (), {"__doc__": f"Absent: {reason}.", "__module__": "ovgpu.genai", "_reason": reason})

@@ -15,6 +15,7 @@ from ovgpu.genai.decoder import MAX_PROPOSED, Decoder, DecoderInputs, check_can_
 from ovgpu.genai.enums import StreamingStatus
 from ovgpu.genai.generation import REASONS, Outcome, Stream, Text
 from ovgpu.genai.generation_config import GenerationConfig
+from ovgpu.genai.grammar import CompiledGrammar
 from ovgpu.genai.metrics import RawPerfMetrics
 from ovgpu.genai.sampling import Sampler, Sampling, checked_token, sampling_of
 from ovgpu.genai.stops import Stops
@@ -84,8 +85,10 @@ def generate_assisted(
     stops: Stops,
     streamer: StreamerBase | None,
     raw: RawPerfMetrics,
+    grammar: CompiledGrammar | None = None,
 ) -> Outcome:
-    """Continue a prompt by greedy search or random draws. The measured times are added to ``raw``."""
+    """Continue a prompt by greedy search or random draws, see `generate`."""
+    matcher = None if grammar is None else grammar.matcher()
     text = Text(prompt, config.get_max_new_tokens(len(prompt)))
     sampler = Sampler((), sampling_of(config), config.rng_seed, prompt=prompt)
     verifier, stream = decoder.verifier(), Stream(streamer, text, config.echo, stops.window)
@@ -103,8 +106,11 @@ def generate_assisted(
         accepted = 0
         for row in logits:
             banned = config.stop_token_ids if len(text.tokens) < config.min_new_tokens else ()
-            token, kept, own = sampler.choose(row, text.tokens, banned)
+            allowed = None if matcher is None else matcher.allowed()
+            token, kept, own = sampler.choose(row, text.tokens, banned, allowed)
             text.tokens.append(token)
+            if matcher is not None:
+                matcher.accept(token)
             text.logs.append(own if config.logprobs else kept)
             text.reason, cut = stops.check(text.tokens, text.limit)
             if text.reason is not None or proposed[accepted : accepted + 1] != [token]:

@@ -116,7 +116,7 @@ class BeamSearch:
             table = tables[beam.row].copy()
             np.subtract.at(table, list(taken), self._config.diversity_penalty)
             table[list(self._banned(beam))] = -np.inf
-            best = np.argsort(-table, kind="stable")[:count]
+            best = _greatest(table, count)
             found += [Beam((*beam.tokens, n), (*beam.logs, float(table[n])), beam.row) for n in best.tolist()]
         if len(found) < count:
             raise Error(f"num_beams is {self._config.num_beams}, and the vocabulary has only {len(tables[0])} tokens")
@@ -151,6 +151,16 @@ class BeamSearch:
         return group.finished[-1].score >= attainable(best.score, length, self._penalty)
 
 
+def _greatest(table: Array, count: int) -> Array:
+    """Return the indices of the greatest elements, in order; of equal ones, the first."""
+    if count < len(table):
+        chosen = np.sort(np.argpartition(-table, count)[:count])
+    else:
+        chosen = np.arange(len(table))
+    order: Array = chosen[np.argsort(-table[chosen], kind="stable")]
+    return order
+
+
 def attainable(score: float, length: int, length_penalty: float) -> float:
     """Return a sum of log probabilities, divided by a power of the length; NaN for 0 / 0."""
     with np.errstate(all="ignore"):
@@ -158,11 +168,11 @@ def attainable(score: float, length: int, length_penalty: float) -> float:
 
 
 def _log_softmax(logits: Array) -> Array:
-    """Return log probabilities [rows, vocabulary], f64. Raises: Error for logits that are no numbers."""
-    wide = logits.astype(np.float64)
-    top = wide.max(-1, keepdims=True)
+    """Return log probabilities [rows, vocabulary], f32. Raises: Error for logits that are no numbers."""
+    values = logits.astype(np.float32, copy=False)
+    top = values.max(-1, keepdims=True)
     if not np.isfinite(top).all():
         raise Error("the logits have NaN or infinite values: the model, or its computation on this device, is faulty")
-    shifted = wide - top
+    shifted = values - top
     table: Array = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
     return table

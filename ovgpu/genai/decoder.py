@@ -98,7 +98,8 @@ class DecoderInputs:
                 arrays[index] = np.array(rows, dtype)
             elif name == "attention_mask":
                 arrays[index] = np.ones((batch, self._past), dtype)
-                arrays[index][:, self._dropped] = 0
+                if self._dropped:
+                    arrays[index][:, self._dropped] = 0
             elif name == "position_ids":  # [3, batch, count] in Qwen-VL, whose three positions of a text are equal
                 first = [d.get_length() if d.is_static else 3 for d in port.partial_shape][:-2]
                 positions = np.arange(begin, begin + count, dtype=dtype) - len(self._dropped)
@@ -132,6 +133,14 @@ class Decoder:
         self._verifier: tuple[Any, Sequence[Output], int] | None = None
         self._making = threading.RLock()
         self.chooser(penalties=False)
+
+    @property
+    def vocabulary(self) -> int:
+        """The number of tokens. Raises: Error if the model leaves it open."""
+        extent = self._source.outputs[find_logits(self._source)].partial_shape[2]
+        if extent.is_dynamic:
+            raise Error("the logits have a vocabulary of unknown size")
+        return extent.get_length()
 
     def chooser(self, penalties: bool) -> Chooser:
         """Return the model that chooses tokens, with the inputs that penalties need or without."""

@@ -11,6 +11,7 @@ from ovgpu.genai.beam_search import BeamSearch
 from ovgpu.genai.decoder import Chooser, Decoder, DecoderInputs, Texts
 from ovgpu.genai.enums import GenerationFinishReason, StreamingStatus
 from ovgpu.genai.generation_config import GenerationConfig
+from ovgpu.genai.grammar import CompiledGrammar
 from ovgpu.genai.metrics import RawPerfMetrics
 from ovgpu.genai.sampling import Array, Sampler, checked_token, sampling_of
 from ovgpu.genai.stops import Stops
@@ -61,10 +62,12 @@ def generate(
     stops: Stops,
     streamer: StreamerBase | None,
     raw: RawPerfMetrics,
+    grammar: CompiledGrammar | None = None,
 ) -> Outcome:
     """Continue each prompt ``num_return_sequences`` times, by greedy search or random draws.
 
-    The measured times are added to ``raw``. An exception of the streamer ends the generation.
+    With ``grammar``, all texts follow that. The measured times are added to ``raw``. An exception of the streamer ends
+    the generation.
     """
     texts = [
         Text(prompt, config.get_max_new_tokens(len(prompt)))
@@ -78,7 +81,7 @@ def generate(
         Sampler(chooser.compiled.inputs, sampling, config.rng_seed, number % count, text.prompt, longest)
         for number, text in enumerate(texts)
     ]
-    feeds = [_Feed(chooser, text, sampler, config) for text, sampler in zip(texts, samplers)]
+    feeds = [_Feed(chooser, text, sampler, config, grammar) for text, sampler in zip(texts, samplers)]
     stream = Stream(streamer, texts[0], config.echo, stops.window)
     raw.inference_durations.append(0.0)
     status = StreamingStatus.RUNNING
@@ -141,7 +144,7 @@ def _step(
     inferred = time.perf_counter()
     for i, outputs in results.items():
         text = feeds[i].text
-        text.tokens.append(checked_token(outputs[chooser.output]))
+        feeds[i].accept(checked_token(outputs[chooser.output]))
         kept, own = outputs[chooser.output + 1][0].tolist()
         text.logs.append(own if config.logprobs else kept)
         text.reason, cut = stops.check(text.tokens, text.limit)
@@ -154,8 +157,11 @@ def _step(
 class _Feed:
     """Inputs of a text's steps."""
 
-    def __init__(self, chooser: Chooser, text: Text, sampler: Sampler, config: GenerationConfig) -> None:
+    def __init__(
+        self, chooser: Chooser, text: Text, sampler: Sampler, config: GenerationConfig, grammar: CompiledGrammar | None
+    ) -> None:
         self.text, self._sampler = text, sampler
+        self._matcher = None if grammar is None else grammar.matcher()
         self._inputs = DecoderInputs(chooser.compiled.inputs)
         self._ends, self._least = config.stop_token_ids, config.min_new_tokens
 
@@ -163,7 +169,14 @@ class _Feed:
         """Return the arrays by input index: of the prompt, or of the token that was generated last."""
         tokens = self.text.tokens
         banned = self._ends if len(tokens) < self._least else ()
-        return self._inputs.next([tokens[-1:] or self.text.prompt]) | self._sampler.next(tokens, banned)
+        allowed = None if self._matcher is None else self._matcher.allowed()
+        return self._inputs.next([tokens[-1:] or self.text.prompt]) | self._sampler.next(tokens, banned, allowed)
+
+    def accept(self, token: int) -> None:
+        """Append a token to the text."""
+        self.text.tokens.append(token)
+        if self._matcher is not None:
+            self._matcher.accept(token)
 
 
 class Stream:

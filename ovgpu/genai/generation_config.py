@@ -14,6 +14,7 @@ from ovgpu.genai.fields import (
     UNLIMITED,
     Absent,
     Configuration,
+    Field,
     Flag,
     Integer,
     Member,
@@ -22,6 +23,21 @@ from ovgpu.genai.fields import (
     TextSet,
     TokenSet,
 )
+from ovgpu.genai.structured_output import StructuredOutputConfig
+
+
+class _Form(Field[StructuredOutputConfig | None]):
+    what = "None or a StructuredOutputConfig"
+
+    def checked(self, value: Any) -> StructuredOutputConfig | None:
+        if not isinstance(value, StructuredOutputConfig | None):
+            raise TypeError
+        return value
+
+    def from_keyword(self, value: Any) -> StructuredOutputConfig | None:
+        if value is None:
+            raise TypeError
+        return self.checked(value)
 
 
 class GenerationConfig(Configuration):
@@ -47,6 +63,8 @@ class GenerationConfig(Configuration):
 
     Beam search: ``num_beams`` > 1, in ``num_beam_groups`` with ``diversity_penalty`` between them, ``length_penalty``
     (power of the length that divides a score), ``no_repeat_ngram_size``, ``stop_criteria`` (`StopCriteria`).
+
+    Form of the text: ``structured_output_config`` (None or a `StructuredOutputConfig`).
 
     Assisted generation: ``num_assistant_tokens`` (None or an integer), ``assistant_confidence_threshold``,
     ``max_ngram_size``; ``branching_factor`` and ``tree_depth`` of a tree search.
@@ -90,7 +108,7 @@ class GenerationConfig(Configuration):
     stop_criteria = Member(StopCriteria.HEURISTIC)
     stop_strings = TextSet(set())
     stop_token_ids = TokenSet(set())
-    structured_output_config = Absent[Any](None)
+    structured_output_config = _Form(None)
     temperature = Real(1.0)
     top_k = Integer(UNLIMITED)
     top_p = Real(1.0)
@@ -147,6 +165,8 @@ class GenerationConfig(Configuration):
         for broken, message in self._faults():
             if broken:
                 raise Error(message)
+        if self.structured_output_config is not None:
+            self.structured_output_config.validate()
 
     def get_max_new_tokens(self, prompt_length: int) -> int:
         """Return the most tokens that may follow a prompt. Raises: RuntimeError if ``max_length`` allows none."""

@@ -2,47 +2,31 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from ovgpu.api.core import Core
 from ovgpu.errors import Error
 from ovgpu.genai.assisted import Assistant, DraftModel, PromptLookup, generate_assisted
 from ovgpu.genai.chat_history import ChatHistory
 from ovgpu.genai.decoder import Decoder
-from ovgpu.genai.files import read_json
 from ovgpu.genai.generation import Outcome, generate, search
 from ovgpu.genai.generation_config import GenerationConfig
-from ovgpu.genai.metrics import PerfMetrics, RawPerfMetrics
+from ovgpu.genai.grammar import CompiledGrammar, Compiler
+from ovgpu.genai.metrics import PerfMetrics, RawPerfMetrics, microseconds_since
+from ovgpu.genai.pipeline_arguments import Arguments
+from ovgpu.genai.prompts import Prompts, is_texts, prompts_of_texts, prompts_of_tokens
 from ovgpu.genai.results import DecodedResults, EncodedResults
 from ovgpu.genai.stops import Stops
 from ovgpu.genai.streamers import as_streamer
-from ovgpu.genai.tokenizer import TokenizedInputs, Tokenizer
+from ovgpu.genai.tokenizer import Tokenizer
 
-MODEL = "openvino_model.xml"
-WITHOUT_EFFECT = ("ATTENTION_BACKEND", "scheduler_config")
-"""Properties of openvino_genai that choose among its backends: here all give the same results."""
-UNSUPPORTED = ("adapters", "MAX_PROMPT_LEN", "MIN_RESPONSE_LEN")
 DRAFTED = 5  # tokens that a draft model proposes by default
 DEPRECATED = "start_chat() and finish_chat() are deprecated: call generate() with a ChatHistory"
-
-
-@dataclass
-class _Prompts:
-    """Tokens of the prompts, and what the tokenizer and the chat template took, in microseconds."""
-
-    rows: list[list[int]] = field(default_factory=list)
-    templates: list[float] = field(default_factory=list)
-    tokenizations: list[float] = field(default_factory=list)
 
 
 class LLMPipeline:
@@ -62,7 +46,7 @@ class LLMPipeline:
 
     def __init__(self, models_path: Any = None, *args: Any, **kwargs: Any) -> None:
         start = time.perf_counter()
-        given = _Arguments.of(models_path, args, kwargs)
+        given = Arguments.of(models_path, args, kwargs)
         self._tokenizer = given.tokenizer
         self._config = given.config
         if self._config.eos_token_id == -1 and self._tokenizer.get_eos_token_id() != -1:
@@ -76,6 +60,8 @@ class LLMPipeline:
         if given.draft is not None or given.prompt_lookup:
             self._decoder.verifier()
         self._chat: ChatHistory | None = None
+        self._compiler: Compiler | None = None
+        self._compiler_times: dict[str, float] = {}
         self._running = threading.Lock()
         self._thread = 0  # that generates
         self._load_time = 1e3 * (time.perf_counter() - start)
@@ -99,11 +85,10 @@ class LLMPipeline:
         writer = as_streamer(streamer, self._tokenizer)
         start = time.perf_counter()
         with self._alone():
-            if isinstance(inputs, (str, ChatHistory)) or _is_texts(inputs):
+            if is_texts(inputs):
                 results = self._generate_texts(inputs, config, writer, start)
                 return results.texts[0] if isinstance(inputs, str) and config.num_return_sequences == 1 else results
-            rows = _rows_of(inputs)
-            outcome, metrics = self._run(_Prompts(rows), config, writer, start)
+            outcome, metrics = self._run(prompts_of_tokens(inputs), config, writer, start)
             return EncodedResults(*_columns(outcome, config), metrics)
 
     __call__ = generate
@@ -174,53 +159,31 @@ class LLMPipeline:
         """Continue texts or a chat, and keep the answer if a chat was begun."""
         chat = self._chat if not isinstance(inputs, ChatHistory) else None
         if chat is None:
-            prompts = self._prompts(inputs, config)
+            prompts = prompts_of_texts(inputs, config, self._tokenizer)
         else:
             if not isinstance(inputs, str):
                 if len(inputs) != 1:
                     raise Error(f"a chat has one prompt at a time, not {len(inputs)}")
                 (inputs,) = inputs
             asked = ChatHistory([*chat.get_messages(), {"role": "user", "content": inputs}])
-            prompts = self._prompts(asked, config)
+            config = config.copy()
+            config.apply_chat_template = True  # as in openvino_genai, a chat is always written into it
+            prompts = prompts_of_texts(asked, config, self._tokenizer)
         outcome, metrics = self._run(prompts, config, writer, start)
         tokens, scores, reasons = _columns(outcome, config)
         texts = []
         for row in tokens:
             begin = time.perf_counter()
             texts.append(self._tokenizer.decode(row))
-            metrics.raw_metrics.detokenization_durations.append(_since(begin))
-        metrics.raw_metrics.generate_durations[:] = [_since(start)]
+            metrics.raw_metrics.detokenization_durations.append(microseconds_since(begin))
+        metrics.raw_metrics.generate_durations[:] = [microseconds_since(start)]
         if chat is not None and not outcome.cancelled:
             self._chat = asked
             asked.append({"role": "assistant", "content": texts[0]})
         return DecodedResults(texts, scores, reasons, metrics)
 
-    def _prompts(self, inputs: Any, config: GenerationConfig) -> _Prompts:
-        """Return the tokens of texts or of a chat."""
-        prompts, tokenizer = _Prompts(), self._tokenizer
-        if isinstance(inputs, ChatHistory):
-            if not inputs:
-                raise Error("the ChatHistory has no message")
-            if not config.apply_chat_template:
-                raise Error("a ChatHistory needs apply_chat_template=True")
-            chats: list[Any] = [inputs]
-        else:
-            texts = [inputs] if isinstance(inputs, str) else inputs
-            plain = not (config.apply_chat_template and tokenizer.chat_template)
-            chats = [text if plain else ChatHistory([{"role": "user", "content": text}]) for text in texts]
-        for chat in chats:
-            begin, is_chat = time.perf_counter(), isinstance(chat, ChatHistory)
-            if is_chat:
-                chat = tokenizer.apply_chat_template(chat, add_generation_prompt=True)
-                prompts.templates.append(_since(begin))
-                begin = time.perf_counter()
-            ids = tokenizer.encode(chat, add_special_tokens=not is_chat).input_ids  # the template has special tokens
-            prompts.rows.append(ids.data[0].tolist())
-            prompts.tokenizations.append(_since(begin))
-        return prompts
-
     def _run(
-        self, prompts: _Prompts, config: GenerationConfig, writer: Any, start: float
+        self, prompts: Prompts, config: GenerationConfig, writer: Any, start: float
     ) -> tuple[Outcome, PerfMetrics]:
         """Continue the prompts."""
         if not prompts.rows:
@@ -232,6 +195,7 @@ class LLMPipeline:
             raise Error("a streamer takes a single text, and not of beam search: leave it out, or generate one text")
         raw = RawPerfMetrics(chat_template_durations=prompts.templates, tokenization_durations=prompts.tokenizations)
         stops = Stops(config, self._tokenizer)
+        grammar = self._grammar(config, raw)
         if beams:
             outcome = search(self._decoder, prompts.rows, config, stops, raw)
         elif self._looks_up or self._draft is not None:
@@ -241,130 +205,33 @@ class LLMPipeline:
                     assistant: Assistant = PromptLookup(config.max_ngram_size)
                 else:
                     assistant = DraftModel(self._draft, config.assistant_confidence_threshold)
-                found = generate_assisted(self._decoder, assistant, row, config, stops, writer, raw)
+                found = generate_assisted(self._decoder, assistant, row, config, stops, writer, raw, grammar)
                 outcome = Outcome(outcome.texts + found.texts, found.cancelled)
             raw.inference_durations[:] = [sum(raw.inference_durations)]
         else:
-            outcome = generate(self._decoder, prompts.rows, config, stops, writer, raw)
+            outcome = generate(self._decoder, prompts.rows, config, stops, writer, raw, grammar)
         raw.m_times_to_first_token += [1e3 * time - 1e6 * start for time in raw.m_new_token_times[:1]]
-        raw.generate_durations.append(_since(start))
-        return outcome, PerfMetrics(raw, self._load_time, len(prompts.rows[0]))
+        raw.generate_durations.append(microseconds_since(start))
+        return outcome, PerfMetrics(raw, self._load_time, len(prompts.rows[0]), self._compiler_times)
 
-
-@dataclass(frozen=True)
-class _Draft:
-    """A smaller model that proposes tokens, see `draft_model`."""
-
-    path: str
-    device: str
-    properties: dict[str, Any]
-
-
-def draft_model(models_path: str | os.PathLike[str] | bytes, device: str = "", **kwargs: Any) -> Any:
-    """Return a value for the property ``draft_model`` of an `LLMPipeline`: a smaller model with the same tokens.
-
-    By default, its device and its properties, ``kwargs``, are those of the pipeline. Raises: RuntimeError if the folder
-    has no model.
-    """
-    return _Draft(_model_path(Path(os.fsdecode(models_path))), device, kwargs)
-
-
-def _model_path(folder: Path) -> str:
-    """Return the path of a folder's model. Raises: Error if there is none."""
-    if not (folder / MODEL).is_file():
-        raise Error(f"{folder} has no {MODEL}: `optimum-cli export openvino --model NAME {folder}` makes one")
-    return str(folder / MODEL)
-
-
-def _check_window(folder: Path) -> None:
-    """Raise Error for a model with sliding windows: tokens that were taken back would count in them."""
-    config = read_json(folder / "config.json")
-    text = config.get("text_config", config)
-    if text.get("sliding_window") and text.get("use_sliding_window", True):
-        raise Error(f"assisted generation needs a model without sliding windows, and {folder} has one")
-
-
-@dataclass
-class _Arguments:
-    """Arguments of an `LLMPipeline`: what `Core.read_model` takes, and the rest."""
-
-    model: tuple[Any, ...]
-    tokenizer: Tokenizer
-    device: str
-    config: GenerationConfig
-    properties: dict[str, Any]
-    prompt_lookup: bool
-    draft: _Draft | None
-
-    @staticmethod
-    def of(first: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Arguments:
-        """Sort the arguments of one of the three forms by their types."""
-        rest, properties = list(args), dict(kwargs)
-        first = properties.pop("model", properties.pop("models_path", first) if first is None else first)
-        weights = properties.pop("weights", None)
-        if weights is None and rest and not isinstance(rest[0], (str, Tokenizer)):
-            weights = rest.pop(0)
-        tokenizer = properties.pop("tokenizer", None)
-        if tokenizer is None and rest and isinstance(rest[0], Tokenizer):
-            tokenizer = rest.pop(0)
-        device = rest.pop(0) if rest else properties.pop("device", None)
-        config = properties.pop("generation_config", None)
-        if rest and (rest[0] is None or isinstance(rest[0], GenerationConfig)):
-            config = rest.pop(0)
-        properties = {**(rest.pop(0) if rest else properties.pop("config", None) or {}), **properties}
-        if rest or not isinstance(device, str) or not isinstance(first, (str, bytes, os.PathLike)):
-            raise TypeError(
-                "LLMPipeline takes (models_path, [tokenizer,] device), or (model, weights, tokenizer, device)"
-            )
-        lookup, draft = bool(properties.pop("prompt_lookup", False)), properties.pop("draft_model", None)
-        if draft is not None and not isinstance(draft, _Draft):
-            raise TypeError(f"draft_model is what the function draft_model returns, not {draft!r}")
-        for name in UNSUPPORTED:
-            if properties.get(name):
-                raise Error(f"ovgpu.genai does not support {name}")
-        properties = {name: value for name, value in properties.items() if name not in (*WITHOUT_EFFECT, *UNSUPPORTED)}
-        if weights is not None:
-            if not isinstance(tokenizer, Tokenizer):
-                raise TypeError("a model with its weights needs a Tokenizer")
-            config = GenerationConfig() if config is None else config.copy()
-            return _Arguments((first, weights), tokenizer, device, config, properties, lookup, draft)
-        folder = Path(os.fsdecode(first))
-        model = _model_path(folder)
-        for path in [folder] * (lookup or draft is not None) + ([Path(draft.path).parent] if draft else []):
-            _check_window(path)
-        path = folder / "generation_config.json"
-        own = GenerationConfig(path) if path.is_file() else GenerationConfig()
-        return _Arguments((model,), tokenizer or Tokenizer(folder), device, own, properties, lookup, draft)
-
-
-def _is_texts(inputs: Any) -> bool:
-    return isinstance(inputs, (list, tuple)) and all(isinstance(text, str) for text in inputs)
-
-
-def _rows_of(inputs: Any) -> list[list[int]]:
-    """Return the tokens of each row of a tensor [batch, length], i64, or of TokenizedInputs, without padding."""
-    mask = None
-    tokens = inputs
-    if isinstance(inputs, TokenizedInputs):
-        tokens, mask = inputs.input_ids, np.asarray(inputs.attention_mask.data)
-    if not hasattr(tokens, "get_element_type"):
-        raise TypeError(f"generate takes texts, a ChatHistory, a Tensor or TokenizedInputs, not {inputs!r}")
-    ids = np.asarray(tokens.data)
-    if ids.dtype != np.int64 or ids.ndim != 2:
-        raise Error(f"tokens must be i64 [batch, length], not {ids.dtype} {list(ids.shape)}")
-    if mask is None:
-        mask = np.ones_like(ids)
-    if mask.shape != ids.shape:
-        raise Error(f"attention_mask has the shape {list(mask.shape)}, not {list(ids.shape)}")
-    return [row[kept == 1].tolist() for row, kept in zip(ids, mask)]
+    def _grammar(self, config: GenerationConfig, raw: RawPerfMetrics) -> CompiledGrammar | None:
+        """Return the grammar that texts follow, if there is one."""
+        form = config.structured_output_config
+        if form is None:
+            return None
+        if config.is_beam_search():
+            raise Error("beam search does not follow a structured_output_config: leave out one of them")
+        if self._compiler is None:
+            begin = time.perf_counter()
+            self._compiler = Compiler(self._tokenizer, self._decoder.vocabulary)
+            self._compiler_times = {"llguidance": microseconds_since(begin) / 1e3}
+        begin = time.perf_counter()
+        grammar = self._compiler.compile(form, config.stop_token_ids)
+        raw.grammar_compile_times.append(microseconds_since(begin))
+        return grammar
 
 
 def _columns(outcome: Outcome, config: GenerationConfig) -> tuple[Any, Any, Any]:
     """Return tokens, scores and reasons of the texts."""
     tokens = [[*(text.prompt if config.echo else ()), *text.tokens] for text in outcome.texts]
     return tokens, [text.score for text in outcome.texts], [text.reason for text in outcome.texts]
-
-
-def _since(start: float) -> float:
-    """Return the time since ``start``, in microseconds."""
-    return 1e6 * (time.perf_counter() - start)

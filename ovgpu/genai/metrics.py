@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from math import sqrt
 from time import perf_counter
@@ -79,8 +79,15 @@ class PerfMetrics:
     Raises: RuntimeError if metrics of different pipelines are added.
     """
 
-    def __init__(self, raw: RawPerfMetrics | None = None, load_time: float = 0.0, input_tokens: int = 0) -> None:
+    def __init__(
+        self,
+        raw: RawPerfMetrics | None = None,
+        load_time: float = 0.0,
+        input_tokens: int = 0,
+        compiler_times: Mapping[str, float] | None = None,
+    ) -> None:
         self._raw, self._load_time, self._input_tokens = raw or RawPerfMetrics(), load_time, input_tokens
+        self._compiler_times = dict(compiler_times or {})
 
     @property
     def raw_metrics(self) -> RawPerfMetrics:
@@ -144,7 +151,7 @@ class PerfMetrics:
 
     def get_grammar_compiler_init_times(self) -> dict[str, float]:
         """Return the time in which each compiler of grammars was made."""
-        return {}
+        return dict(self._compiler_times)
 
     def get_grammar_compile_time(self) -> SummaryStats:
         """Return the times in which grammars were compiled."""
@@ -155,11 +162,12 @@ class PerfMetrics:
         if metrics._load_time != self._load_time:
             raise Error("only metrics of the same pipeline can be added")
         raws = {f.name: getattr(self._raw, f.name) + getattr(metrics._raw, f.name) for f in fields(RawPerfMetrics)}
-        return PerfMetrics(RawPerfMetrics(**raws), self._load_time, self._input_tokens + metrics._input_tokens)
+        times = self._compiler_times | metrics._compiler_times
+        return PerfMetrics(RawPerfMetrics(**raws), self._load_time, self._input_tokens + metrics._input_tokens, times)
 
     def __iadd__(self, right: PerfMetrics) -> Self:
         total = self + right
-        self._raw, self._input_tokens = total._raw, total._input_tokens
+        self._raw, self._input_tokens, self._compiler_times = total._raw, total._input_tokens, total._compiler_times
         return self
 
 
@@ -170,3 +178,8 @@ def _milliseconds(microseconds: Sequence[float]) -> MeanStdPair:
     values = [value / 1e3 for value in microseconds]
     mean = sum(values) / len(values)
     return MeanStdPair(mean, sqrt(max(sum(value * value for value in values) / len(values) - mean * mean, 0)))
+
+
+def microseconds_since(start: float) -> float:
+    """Return the time since ``start``, which `time.perf_counter` returned, in microseconds."""
+    return 1e6 * (perf_counter() - start)

@@ -210,25 +210,30 @@ class Sampler:
         self._numbers[0, Number.STEP] = (sequence << SEQUENCE_BITS) - 1
         self._bias, self._penalises = sampling.logit_bias, sampling.penalises
         self._biases = _arrays(self._bias)
+        self._every: Array | None = None  # all tokens
         self._prompt = _padded(prompt, max(longest, len(prompt)))
         self._generated = _padded((), 0)
 
-    def next(self, generated: Sequence[int] = (), banned: Iterable[int] = ()) -> dict[int, Array]:
+    def next(
+        self, generated: Sequence[int] = (), banned: Iterable[int] = (), allowed: Array | None = None
+    ) -> dict[int, Array]:
         """Return the arrays by input index for the inference after some generated tokens.
 
-        Tokens in ``banned`` are not chosen.
+        Tokens in ``banned``, and those that are not in ``allowed``, bool [vocabulary], are not chosen.
         """
-        arrays = dict(zip(self._indices, self._values(banned)))
+        arrays = dict(zip(self._indices, self._values(banned, allowed)))
         if self._history:
             arrays |= zip(self._history, self._tokens(generated))
         return arrays
 
-    def choose(self, logits: Array, generated: Sequence[int], banned: Iterable[int] = ()) -> tuple[int, float, float]:
+    def choose(
+        self, logits: Array, generated: Sequence[int], banned: Iterable[int] = (), allowed: Array | None = None
+    ) -> tuple[int, float, float]:
         """Return the token that logits [vocabulary] give after some generated tokens, and its log probabilities.
 
         The token is that of a model with `add_sampling`. Raises: Error if the logits are not numbers.
         """
-        rules, numbers, *biases = self._values(banned)
+        rules, numbers, *biases = self._values(banned, allowed)
         counts = None
         if self._penalises:
             counts = np.zeros((1, len(logits)), np.int32)
@@ -239,9 +244,16 @@ class Sampler:
         tokens, logs = SampleToken().evaluate(NUMPY, logits[None, None], rules, numbers, counts, *biases)
         return checked_token(tokens), float(logs[0, 0]), float(logs[0, 1])
 
-    def _values(self, banned: Iterable[int]) -> tuple[Array, ...]:
+    def _values(self, banned: Iterable[int], allowed: Array | None) -> tuple[Array, ...]:
         """Return the arrays of `INPUTS` for the next token."""
         self._numbers[0, Number.STEP] += 1
+        if allowed is not None:  # a bias for every token, so that the shapes stay the same
+            every = np.where(allowed, np.float32(0), np.float32(-inf))
+            for token, bias in {**self._bias, **dict.fromkeys(banned, -inf)}.items():
+                every[token : token + 1] += bias  # none for a token outside the vocabulary
+            if self._every is None:
+                self._every = np.arange(len(every))[None]
+            return self._rules, self._numbers, self._every, every[None]
         biases = _arrays({**self._bias, **dict.fromkeys(banned, -inf)}) if banned else self._biases
         return self._rules, self._numbers, *biases
 

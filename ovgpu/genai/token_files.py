@@ -49,6 +49,10 @@ class TokenFile(Protocol):
         """Return the text of each token, as UTF-8 or a part of it."""
         ...
 
+    def special(self) -> set[int]:
+        """Return the special tokens, which have no text."""
+        ...
+
 
 def open_tokenizer(folder: Path) -> TokenFile:
     """Return the tokenizer of a folder: that in tokenizer.json, or else that in openvino_tokenizer.xml.
@@ -137,14 +141,19 @@ class JsonTokenizer:
 
     def decode(self, rows: Sequence[Sequence[int]], skip_special_tokens: bool) -> list[str]:
         known = [[token for token in row if 0 <= token < 2**32] for row in rows]
+        if len(known) == 1:  # without the threads of a batch
+            return [self._tokenizer.decode(known[0], skip_special_tokens=skip_special_tokens)]
         texts: list[str] = self._tokenizer.decode_batch(known, skip_special_tokens=skip_special_tokens)
         return texts
 
     def vocabulary(self) -> list[bytes]:
         of_id = {token: text for text, token in self._tokenizer.get_vocab(True).items()}
-        special = {token for token, added in self._tokenizer.get_added_tokens_decoder().items()}
+        special = {*self._tokenizer.get_added_tokens_decoder()}
         is_byte_level = "ByteLevel" in str(self._tokenizer.decoder)
         return [_bytes(of_id.get(i, ""), is_byte_level and i not in special) for i in range(max(of_id, default=-1) + 1)]
+
+    def special(self) -> set[int]:
+        return {token for token, added in self._tokenizer.get_added_tokens_decoder().items() if added.special}
 
 
 def _bytes(token: str, is_byte_level: bool) -> bytes:
@@ -232,6 +241,12 @@ class IrTokenizer:
         begins, ends, chars = (decoder.input(i).get_source_output().get_node().data for i in (1, 2, 3))
         contents = np.asarray(chars).tobytes()
         return [contents[begin:end] for begin, end in zip(begins, ends)]
+
+    def special(self) -> set[int]:
+        _, decoder = self._read_decoder()
+        if len(decoder.inputs()) <= 4:
+            return set()
+        return set(decoder.input(4).get_source_output().get_node().data.reshape(-1).tolist())
 
     def _read_decoder(self) -> tuple[Any, Any]:
         """Return the model that decodes tokens, and its layer with the vocabulary."""

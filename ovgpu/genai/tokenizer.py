@@ -150,6 +150,11 @@ class Tokenizer:
         """Return the token that fills rows up; -1 if there is none."""
         return self._special_ids["pad"]
 
+    @property
+    def special_token_ids(self) -> set[int]:
+        """The special tokens, which have no text."""
+        return self._file.special()
+
     # ---- chats
 
     def apply_chat_template(

@@ -115,6 +115,37 @@ CASES: list[tuple[Any, dict[str, Any]]] = [
 whose text does. ``streamer`` is the kind of streamer."""
 
 
+FORMS: dict[str, Any] = {
+    "regex": lambda form: form(regex="[a-c]{3}D"),
+    "long": lambda form: form(regex="[a-c]{20,40}D"),
+    "json": lambda form: form(json_schema=json.dumps({"type": "boolean"})),
+    "ebnf": lambda form: form(grammar='root ::= "ab" [x-z]+ more\nmore ::= "Q" | "R"'),
+    "compound": lambda form: form(
+        compound_grammar=form.ConstString("ab") + (form.Regex("[xy]") | form.ConstString("Q"))
+    ),
+    "tag": lambda form: form(
+        compound_grammar=form.Tag("To", form.EBNF('root ::= " be" | " do"') + form.ConstString("!"), ".")
+    ),
+    "faulty regex": lambda form: form(regex="["),
+    "faulty json": lambda form: form(json_schema="{"),
+    "faulty ebnf": lambda form: form(grammar="root ::= ("),
+    "two": lambda form: form(regex="a", grammar="b"),
+    "none": lambda form: form(),
+}
+"""Structured outputs, each by a function of the class StructuredOutputConfig."""
+
+GRAMMARS: list[tuple[Any, dict[str, Any]]] = [
+    *(({"ids": [PROMPT]}, {"max_new_tokens": 30, "form": form, "logprobs": 1}) for form in FORMS),
+    ({"ids": OTHERS}, {"max_new_tokens": 30, "form": "regex"}),
+    ({"ids": [PROMPT]}, {"max_new_tokens": 30, "form": "compound", "repetition_penalty": 2.0}),
+    ({"ids": [PROMPT]}, {"max_new_tokens": 30, "form": "regex", "do_sample": True, "top_k": 1}),
+    ({"ids": [PROMPT]}, {"max_new_tokens": 8, "form": "regex", "ignore_eos": True}),
+    ({"ids": [PROMPT]}, {"max_new_tokens": 2, "form": "regex"}),
+    (PROMPT, {"max_new_tokens": 30, "form": "ebnf", "streamer": "function"}),
+]
+"""Inputs and keywords of generations that follow one of `FORMS`."""
+
+
 def make_folder(model: str, folder: Path) -> Path:
     """Write the folder of a decoder, with the tokenizer of the tests, and return it."""
     shutil.copytree(FOLDER, folder, dirs_exist_ok=True)
@@ -172,6 +203,8 @@ def _outcome(genai: Any, tensor: Any, pipeline: Any, greedy: list[int], inputs: 
     if "streamer" in keywords:
         keywords["streamer"] = streamers[keywords["streamer"]]
     try:
+        if "form" in keywords:
+            keywords["structured_output_config"] = FORMS[keywords.pop("form")](genai.StructuredOutputConfig)
         result = pipeline.generate(inputs, **keywords)
     except (RuntimeError, TypeError) as e:
         return "RuntimeError" if isinstance(e, RuntimeError) else "TypeError"

@@ -49,12 +49,12 @@ def main() -> None:
     from tests.genai import config_cases, generation_cases, retrieval_cases, streamer_cases, tokenizer_cases
     from tests.genai.make_tokenizer import FOLDER
 
-    def generations(model: str) -> dict[str, Any]:
+    def generations(model: str, cases: Any = generation_cases.CASES) -> dict[str, Any]:
         with tempfile.TemporaryDirectory() as folder:
             path = generation_cases.make_folder(model, Path(folder))
             exact = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
             pipeline = openvino_genai.LLMPipeline(path, "CPU", **exact)
-            return generation_cases.outcomes(openvino_genai, openvino.Tensor, pipeline)
+            return generation_cases.outcomes(openvino_genai, openvino.Tensor, pipeline, cases)
 
     def make(kind: Any, model: str, **keywords: Any) -> Any:
         with tempfile.TemporaryDirectory() as folder:
@@ -71,6 +71,7 @@ def main() -> None:
         "functions": [name for name, value in public.items() if not inspect.isclass(value)],
         "generation_config": config_cases.fields_of(openvino_genai.GenerationConfig()),
         **{f"generations of {model}": generations(model) for model in generation_cases.MODELS},
+        "grammars": generations("llama", generation_cases.GRAMMARS),
         **config_cases.outcomes(openvino_genai.GenerationConfig),
         "streams": streamer_cases.outcomes(openvino_genai.TextStreamer, openvino_genai.Tokenizer(FOLDER)),
         "perf_metrics": streamer_cases.measures(openvino_genai.PerfMetrics()),

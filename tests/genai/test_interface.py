@@ -30,6 +30,7 @@ def test_members() -> None:
     ids = ovgpu.Tensor(np.ones((1, 1), np.int64))
     made = {"TokenizedInputs": ovgpu.genai.TokenizedInputs(ids, ids), "DecodedResults": ovgpu.genai.DecodedResults()}
     made["EncodedResults"] = ovgpu.genai.EncodedResults([], [], [], ovgpu.genai.PerfMetrics())
+    made["StructuredOutputConfig"] = ovgpu.genai.StructuredOutputConfig()
     made["RawPerfMetrics"] = ovgpu.genai.RawPerfMetrics()
     enums = (ovgpu.genai.StopCriteria, ovgpu.genai.StreamingStatus, ovgpu.genai.GenerationFinishReason)
     made |= {kind.__name__: next(iter(kind)) for kind in enums}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 
 import ovgpu
 import ovgpu.genai as ov_genai
+from ovgpu.api.infer_request import InferRequest
 from ovgpu.batching import SequenceBatcher
 from ovgpu.genai.decoder import Decoder
 from ovgpu.genai.enums import GenerationFinishReason, StreamingStatus
@@ -194,7 +196,7 @@ def test_chats(pipelines: Pipelines) -> None:
         pipeline.start_chat("Be brief")
     history = [{"role": "system", "content": "Be brief"}]
     for text in ("hi", "ho"):
-        answer = pipeline.generate(text, **options)
+        answer = pipeline.generate(text, **options, apply_chat_template=text == "hi")  # without effect
         history.append({"role": "user", "content": text})
         assert answer == pipeline.generate(ov_genai.ChatHistory(history), **options).texts[0]
         history.append({"role": "assistant", "content": answer})
@@ -293,6 +295,7 @@ def test_forms_of_construction(pipelines: Pipelines, tmp_path: Path) -> None:
         (("folder", "CPU", {}, 1), {}, TypeError, "LLMPipeline takes"),
         (("nothing", "CPU"), {}, ovgpu.Error, "nothing has no openvino_model.xml: `optimum-cli export"),
         (("folder", "CPU"), {"draft_model": 1}, TypeError, "draft_model is what the function draft_model returns"),
+        (("folder", "CPU"), {"generation_config": ov_genai.GenerationConfig()}, TypeError, "only with weights"),
         (("folder", "CPU"), {"adapters": 1}, ovgpu.Error, "does not support adapters"),
         (("folder", "TPU"), {}, RuntimeError, "TPU"),
         (("folder", "CPU"), {"UNKNOWN": 1}, RuntimeError, "UNKNOWN"),
@@ -422,6 +425,27 @@ def test_threads(pipelines: Pipelines) -> None:
     for thread in threads:
         thread.join()
     assert [found[text] for text in prompts] == expected
+
+
+@pytest.mark.parametrize("prompts", [[PROMPT], [PROMPT, "a"]], ids=["one", "several"])
+def test_interruption(prompts: list[str], pipelines: Pipelines, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C ends a generation while it waits for a step. Nothing stays open, and the next one is whole."""
+    pipeline = pipelines()
+    before = pipeline.generate(prompts, **PLAIN).texts
+    kind, name = (InferRequest, "infer") if len(prompts) == 1 else (Future, "result")
+    wait, count = getattr(kind, name), iter(range(1000))
+
+    def interrupted(*args: Any, **keywords: Any) -> Any:
+        if next(count) == 5:
+            raise KeyboardInterrupt
+        return wait(*args, **keywords)
+
+    monkeypatch.setattr(kind, name, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        pipeline.generate(prompts, **PLAIN)
+    monkeypatch.undo()
+    assert all(len(batcher) == 0 for batcher in pipeline._decoder._batchers.values() if batcher is not None)
+    assert pipeline.generate(prompts, **PLAIN).texts == before
 
 
 def test_a_faulty_model_ends_the_generation(pipelines: Pipelines, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -305,9 +305,10 @@ def relative_weights(xp: Adapter, scores: Array, best: Any, temperature: float) 
 
 def log_probability(xp: Adapter, logits: Array, token: int) -> float:
     """Return the log probability of a token by logits [v]; NaN if one is infinite."""
-    wide = logits.astype(np.float64)
+    values = logits.astype(np.float32, copy=False)
     with np.errstate(invalid="ignore"):
-        return float(wide[token] - wide.max() - np.log(float(xp.exp(wide - wide.max()).sum())))
+        shifted = values - values.max()
+        return float(shifted[token]) - float(np.log(float(xp.exp(shifted).sum())))
 
 
 def random_word(seed: int, step: int) -> int:
