@@ -9,14 +9,15 @@ needs only the model's inputs and the lengths.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ovgpu.model import Model, Node, Output
 from ovgpu.ops.attention.attention import CachedAttention, ScaledDotProductAttention
+from ovgpu.ops.base.lazy import LazyConstant
 from ovgpu.ops.base.op import op_of
 from ovgpu.ops.fused.kv_cache import CacheAppend, CacheWrite, Reorder
-from ovgpu.ops.infrastructure.graph import Parameter
+from ovgpu.ops.infrastructure.graph import Constant, Parameter
 from ovgpu.ops.movement.movement import Transpose
 from ovgpu.ops.shape.reshape import Unsqueeze
 from ovgpu.passes._graph import users_of
@@ -226,6 +227,9 @@ class _Split:
         indices = {read: i for i, read in enumerate(reads)}
         shape_caches = tuple(indices[port] for port in reached(results, indices))
         host = subgraph(self.model, [*self.model.inputs, *(reads[i] for i in shape_caches)], results)
+        for node in host.ops:
+            if isinstance(node.op, Constant) and isinstance(node.op.value, LazyConstant):
+                node.op = replace(node.op, value=node.op.value.compute())
         return DecodeSplit(self._make_device_part(feeds, caches), host, caches, feeds, shape_caches)
 
     def _describe_caches(self) -> tuple[Cache, ...] | None:

@@ -148,7 +148,7 @@ class FrontEnd:
 
     async def start(self, options: ServerOptions, draining: bool) -> None:
         """Open the ports."""
-        self._service.draining = draining
+        self._service.draining |= draining  # `drain` may have been called in the meantime
         interfaces = Interfaces(options)
         service = cast(Service, self._service)
         await interfaces.serve(

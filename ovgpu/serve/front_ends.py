@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -35,6 +36,7 @@ from ovgpu.serve.tokens import caller
 SHARED_BYTES = 128 * MIB  # of shared memory for arrays, in each direction of a front end
 QUICK_SECONDS = 10.0  # a process that ends within this time after its start
 MAX_QUICK = 3  # so many of them, one after the other, end the server
+RETRY_SECONDS = 1.0  # after which a process is tried again that could not open the ports while the server runs
 EXIT_SECONDS = 5.0  # for a process to end after its connection
 
 log = logging.getLogger(__name__)
@@ -53,7 +55,7 @@ class FrontEnds(Interfaces):
         self._service, self._health = service, HealthService(service)
         self._handlers, self._methods = self.http_app(_Handlers, service), _Methods(service, self.held)
         self._links, self._started = set[Link](), set[Link]()
-        self._all_started, self._stopping = asyncio.Event(), False
+        self._all_started, self._stopping = asyncio.Event(), asyncio.Event()
         self._sockets = [listening(self.address, options.port)]
         self.port = self._sockets[0].getsockname()[1]
         try:
@@ -74,7 +76,7 @@ class FrontEnds(Interfaces):
 
     async def stop(self, grace: float) -> None:
         """Wait up to ``grace`` seconds for calls to end, and end the processes."""
-        self._stopping = True
+        self._stopping.set()
         self._close_sockets()
         for link in self._links:
             link.tell("stop", grace)
@@ -114,29 +116,49 @@ class FrontEnds(Interfaces):
     async def _keep(self) -> None:
         """Run a process, and another one after it, until the server stops."""
         loop, quick = asyncio.get_running_loop(), 0
-        while True:
-            began = loop.time()
-            process = await self._run_process()
-            if self._stopping:
+        while not self._stopping.is_set():
+            began, refused = loop.time(), False
+            try:
+                code = await self._run_process()
+                message = f"a front-end process has ended with exit code {code}: another one starts"
+            except (ServeError, OSError) as error:
+                message, refused = f"a front-end process cannot start: {error}", self._all_started.is_set()
+            if self._stopping.is_set():
                 return
+            log.error(message)
+            if refused:  # the others go on: a malformed file of tokens may be mended, or resources be free again
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._stopping.wait(), RETRY_SECONDS)
+                continue
             quick = quick + 1 if loop.time() - began < QUICK_SECONDS else 0
             if quick == MAX_QUICK:
                 raise Error("front-end processes end as soon as they have started: the log has the reasons")
-            log.error("a front-end process has ended with exit code %s: another one starts", process.returncode)
 
-    async def _run_process(self) -> subprocess.Popen[bytes]:
-        """Run a process until it ends, and return it."""
+    async def _run_process(self) -> int:
+        """Run a process until it ends, and return its exit code.
+
+        Raises: ServeError if it cannot open the ports, OSError if the system cannot start it.
+        """
         here, there = socket.socketpair()
-        files = [memory_file(SHARED_BYTES) for _ in range(2)]
-        passed = (there.fileno(), *files, self._sockets[0].fileno())
-        with there:
-            process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "ovgpu.serve.front_end", *map(str, passed), str(int(_has_access_log()))],
-                stdin=subprocess.DEVNULL,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-                pass_fds=passed,
-                process_group=0,  # Ctrl-C does not reach it
-            )
+        files = list[int]()
+        try:
+            with there:
+                for _ in range(2):
+                    files.append(memory_file(SHARED_BYTES))
+                passed = (there.fileno(), *files, self._sockets[0].fileno())
+                arguments = map(str, (*passed, int(_has_access_log())))
+                process = subprocess.Popen(
+                    [sys.executable, "-P", "-m", "ovgpu.serve.front_end", *arguments],
+                    stdin=subprocess.DEVNULL,
+                    env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+                    pass_fds=passed,
+                    process_group=0,  # Ctrl-C does not reach it
+                )
+        except BaseException:
+            here.close()
+            for file in files:
+                os.close(file)
+            raise
         functions: dict[str, Callable[..., Awaitable[Any]]] = {
             "infer": self._service.infer,
             "rest": self._rest,
@@ -151,18 +173,15 @@ class FrontEnds(Interfaces):
         try:
             await asyncio.get_running_loop().create_connection(lambda: link, sock=here)
             self._links.add(link)
-            if not self._stopping:
+            if not self._stopping.is_set():
                 await self._start_process(link)
                 await link.lost.wait()
-        except ServeError as error:
-            if not self._stopping:
-                log.error("a front-end process cannot start: %s", error)
         finally:
             self._links.discard(link)
             self._started.discard(link)
             link.close()
             await asyncio.to_thread(_wait, process)
-        return process
+        return process.returncode
 
     async def _start_process(self, link: Link) -> None:
         """Have a process open the ports. Raise ServeError if that fails."""

@@ -147,6 +147,7 @@ class Link(asyncio.Protocol):
             answer = public(error)
             if answer.status is Status.INTERNAL:
                 log.error("%s failed", function, exc_info=error)
+            error.__traceback__ = None  # its frames hold the arguments and the error itself: a cycle
             self._write(ERROR, number, answer)
 
     async def _send(self, kind: int, number: int, message: Any) -> None:

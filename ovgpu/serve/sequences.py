@@ -113,7 +113,7 @@ class OpenSequences(SequenceTable[Key, ClientSequence]):
                 seconds = self.idle_seconds(sequence)
                 if sequence.handle is not None and sequence.users == 1 and self._clock() - sequence.used > seconds:
                     log.info("sequence %r of model '%s' ends after %g idle seconds", key[1], key[0], seconds)
-                    await self._end(key, sequence, None)
+                    await _whole(self._end(key, sequence, None))
         # A sequence with a step that runs or waits is saved after the step: others do not wait for it here.
         old = [key for key, sequence in self.all() if self._is_old(sequence) and not sequence.users]
         for first in range(0, len(old), SAVED_TOGETHER):
@@ -127,7 +127,7 @@ class OpenSequences(SequenceTable[Key, ClientSequence]):
     async def _save_old(self, key: Key) -> None:
         async with self.turn(key, ClientSequence) as sequence:
             if sequence.handle is not None and self._is_old(sequence):
-                await self._save(key, sequence)
+                await _whole(self._save(key, sequence))
 
     def idle_seconds(self, sequence: ClientSequence) -> float:
         own = None if sequence.handle is None else sequence.version.idle_seconds

@@ -126,15 +126,20 @@ class FolderStore(MemoryStore):
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            os.close(self._lock)
+            self._unlock()
             raise Error(f"another server saves its states in {self._folder}") from None
         except OSError as error:  # some file systems have no locks
             log.warning("%s cannot be locked (%s): no other server may use it", self._folder, error.strerror)
         await super().open(wanted)
 
     async def close(self) -> None:
-        os.close(self._lock)
+        self._unlock()
         await super().close()
+
+    def _unlock(self) -> None:
+        if self._lock >= 0:
+            os.close(self._lock)
+        self._lock = -1
 
     async def saved(self) -> list[tuple[Key, str]]:
         """Return (key, version) of the sequences of all files. Files that cannot be read are logged.

@@ -180,7 +180,7 @@ class _Entry:
     def answer_bytes(self) -> int:
         """Bytes of the answer of a sequence that has ended."""
         answer = None if self.checkpoint is None else self.checkpoint.answer
-        return 0 if answer is None else sum(array.nbytes for array in answer.outputs)
+        return 0 if answer is None else sum(map(_nbytes, answer.outputs))
 
     def drop_answer(self) -> None:
         """Forget the answer of a sequence that has ended. Its end is known for some time."""
@@ -315,6 +315,11 @@ def _compact(checkpoint: Checkpoint | None) -> Checkpoint | None:
 def compact(outputs: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return arrays that do not keep larger ones in memory, such as those of a whole batch."""
     return tuple([array.copy() if _is_part(array) else array for array in outputs])
+
+
+def _nbytes(array: np.ndarray[Any, Any]) -> int:
+    """Return the bytes of an array, with those of its strings."""
+    return array.nbytes + (sum(map(len, array.flat)) if array.dtype == object else 0)
 
 
 def _is_part(array: np.ndarray[Any, Any]) -> bool:

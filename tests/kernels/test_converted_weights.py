@@ -18,6 +18,7 @@ from ovgpu.ops.convert import ConvertDown
 from ovgpu.types import Type
 from tests.emulator import memory
 from tests.harness.ir import Net
+from tests.harness.models.drive import DATA, Expected, replay
 
 RNG = np.random.default_rng(7)
 EDGES = [
@@ -180,3 +181,15 @@ def test_a_file_that_was_cut_off(precision: str, emulated: str, tmp_path: Path) 
         file.truncate(10_000)
     with pytest.raises(ov.Error, match=r"m\.bin has changed since the model was read"):
         ov.Core().compile_model(model, emulated, {PRECISION: precision})
+
+
+@pytest.mark.emulator
+def test_a_table_that_the_host_reads_in_decode_steps(emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here, that of relative positions, from which the host computes a mask."""
+    calls, results = Expected.load(DATA / "t5_decoder" / "expected.npz").calls, []
+    for small in (-1, 1 << 40):
+        monkeypatch.setattr(sys.modules["ovgpu.passes.downcast"], "SMALL_BYTES", small)
+        compiled = ov.Core().compile_model(DATA / "t5_decoder" / "model.xml", emulated, {PRECISION: "f16"})
+        results.append(list(replay(compiled, calls)))
+    for found, wanted in zip(*results, strict=True):
+        np.testing.assert_array_equal(found, wanted)

@@ -250,3 +250,27 @@ def test_a_step_that_runs_keeps_no_other_sequence_from_being_saved() -> None:
         assert store.saved == [("b", 1), ("a", 2)]  # a sequence that is never idle is saved after its steps
 
     run(sweep_while_a_step_runs())
+
+
+def test_a_sweep_that_is_cancelled_ends_its_save_before_the_next_step() -> None:
+    """Files are written on other threads, which go on: an older state must not replace that of a later step."""
+
+    class SlowSaves(NotedStore):
+        async def save(self, key: Any, epoch: int, checkpoint: Any) -> bool:
+            await asyncio.sleep(SLOW)
+            return await super().save(key, epoch, checkpoint)
+
+    async def cancel_a_sweep() -> None:
+        store = SlowSaves()
+        served = Served(store, checkpoints=Checkpoints(seconds=0.02))
+        await served.step("start")
+        await asyncio.sleep(0.03)
+        sweeping = asyncio.create_task(served.sequences.sweep())
+        await asyncio.sleep(SLOW / 5)
+        sweeping.cancel()
+        await served.step()
+        assert store.saved[0] == ("a", 1)
+        with pytest.raises(asyncio.CancelledError):
+            await sweeping
+
+    run(cancel_a_sweep())

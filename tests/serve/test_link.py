@@ -83,6 +83,25 @@ def test_large_arrays_are_shared_until_nobody_refers_to_them() -> None:
     run(main, echo=echo)
 
 
+def test_arrays_of_calls_that_fail_are_free_without_garbage_collection() -> None:
+    async def refuse(array: Any) -> None:
+        raise invalid("no")
+
+    async def main(link: Link, other: Link) -> None:
+        gc.disable()
+        try:
+            for _ in range(3):
+                with pytest.raises(ServeError, match="no"):
+                    await link.call("refuse", np.ones(SHARED, np.uint8))
+            assert link.shared == 3
+            while link._sending.free < SIZE:
+                await asyncio.sleep(0.001)
+        finally:
+            gc.enable()
+
+    run(main, refuse=refuse)
+
+
 def test_frames_arrive_in_any_pieces() -> None:
     async def main(link: Link, other: Link) -> None:
         written = list[bytes]()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import http.client
 import json
@@ -340,6 +341,44 @@ def test_front_ends_that_end_at_once_end_the_server(repository: Path, monkeypatc
             os.kill(min(running), signal.SIGKILL)
             server.thread.join(SECONDS)
     assert not any(map(alive, running))
+
+
+def test_a_front_end_that_finds_a_malformed_file_leaves_the_others(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It starts when the file is mended."""
+    monkeypatch.setattr(front_ends, "MAX_QUICK", 2)
+    monkeypatch.setattr(front_ends, "RETRY_SECONDS", 0.01)
+    file = tmp_path / "tokens"
+    file.write_text(FILE)
+    with serving(repository, processes=PROCESSES, token_file=file, poll_seconds=0) as server:
+        file.write_text("short")
+        os.kill(min(processes(server.server.port)), signal.SIGKILL)
+        until(lambda: caplog.text.count("a front-end process cannot start: tokens, line 1, has no token") >= 3)
+        assert call(server, "GET", "/v2", bearer(ALL))[0] == 200
+        file.write_text(FILE)
+        until(lambda: len(links(server)) == PROCESSES)
+
+
+def test_a_system_that_cannot_start_a_process_leaves_the_others(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(front_ends, "RETRY_SECONDS", 0.01)
+
+    def fail(*arguments: Any, **options: Any) -> None:
+        raise BlockingIOError(errno.EAGAIN, "no more processes")
+
+    with serving(repository / "sums" / "1", name="sums", processes=PROCESSES) as server:
+        with monkeypatch.context() as patch:
+            patch.setattr(front_ends.subprocess, "Popen", fail)
+            os.kill(min(processes(server.server.port)), signal.SIGKILL)
+            failures = lambda: caplog.text.count("cannot start: [Errno 11] no more processes")
+            until(lambda: failures() >= 1)
+            before = len(os.listdir("/proc/self/fd"))
+            until(lambda: failures() >= 30)
+            assert len(os.listdir("/proc/self/fd")) < before + 10
+            assert call(server, "GET", "/v2", {})[0] == 200
+        until(lambda: len(links(server)) == PROCESSES)
 
 
 def test_front_ends_end_with_the_process_of_the_models(repository: Path) -> None:

@@ -327,14 +327,16 @@ def test_answers_of_ended_sequences_are_limited(tmp_path: Path, monkeypatch: pyt
     asyncio.run(run(FolderStore(tmp_path, IDLE)))
 
 
-def test_bytes_of_answers_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("strings", [False, True])
+def test_bytes_of_answers_are_limited(strings: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last one stays, whatever its size."""
     monkeypatch.setattr(store, "MAX_ANSWER_BYTES", 100)
 
     async def run() -> None:
         made = MemoryStore(IDLE)
         for id, size in enumerate([40, 40, 40, 40, 1000, 40]):
-            answer = Answer(1, b"digest", (np.zeros(size, np.uint8),))
+            output = np.array([bytes(size - 8)], object) if strings else np.zeros(size, np.uint8)
+            answer = Answer(1, b"digest", (output,))
             await made.end(("m", id), await made.start(("m", id)) or 0, Checkpoint("1", "digest", 1, None, answer))
             kept = [other for other in range(id + 1) if await made.ended(("m", other)) is not None]
             assert kept == [[0], [0, 1], [1, 2], [2, 3], [4], [5]][id]
@@ -587,6 +589,10 @@ def test_a_folder_has_one_server(tmp_path: Path) -> None:
         await first.open(lambda *_: None)
         with pytest.raises(Error, match=f"another server saves its states in {tmp_path}"):
             await second.open(lambda *_: None)
+        with Path(__file__).open() as other:  # whose descriptor has the number of the one that was closed
+            await second.close()
+            os.fstat(other.fileno())
+        await FolderStore(tmp_path, IDLE).close()
         await first.close()
         await second.open(lambda *_: None)
         await second.close()
