@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+import numpy as np
+
 from ovgpu._util.attributes import attribute, settable
 from ovgpu._util.openvino_package import Shared
 from ovgpu.errors import OpError
@@ -502,7 +504,7 @@ class Node(metaclass=Shared):
     def get_data(self) -> Any:
         """Return the values of a Constant, unpacked to one element per item. Raises AttributeError for other nodes."""
         op: Any = self.op
-        return op.value
+        return np.asarray(op.value)  # of a compiled model, weights may be computed only now
 
     data = attribute(get_data)
 

@@ -66,8 +66,14 @@ class FrontEnds(Interfaces):
                 self.grpc_port = self._sockets[1].getsockname()[1]
             self.serving = asyncio.create_task(self._keep_all())
             starting = asyncio.create_task(self._all_started.wait())
-            await asyncio.wait((starting, self.serving), return_when=asyncio.FIRST_COMPLETED)
-            starting.cancel()
+            try:
+                await asyncio.wait((starting, self.serving), return_when=asyncio.FIRST_COMPLETED)
+            except asyncio.CancelledError:
+                self.serving.cancel()
+                await asyncio.wait((self.serving,))
+                raise
+            finally:
+                starting.cancel()
             if self.serving.done():
                 self.serving.result()
         except BaseException:
@@ -110,7 +116,8 @@ class FrontEnds(Interfaces):
             await asyncio.gather(*keeping)
         finally:
             for task in keeping:
-                task.cancel()
+                if not task.cancelling():  # else it waits for its process to end
+                    task.cancel()
             await asyncio.wait(keeping)
 
     async def _keep(self) -> None:

@@ -163,6 +163,14 @@ def test_a_model(
 
 
 @pytest.mark.emulator
+def test_weights_of_the_runtime_model(emulated: str, tmp_path: Path) -> None:
+    compiled = ov.Core().compile_model(written(tmp_path), emulated, {PRECISION: "f16"})
+    data = [node.get_data() for node in compiled.get_runtime_model().get_ops() if hasattr(node.op, "value")]
+    assert sum(type(array) is np.ndarray and array.dtype == np.float16 for array in data) == 2
+    assert all(type(array) is np.ndarray for array in data)
+
+
+@pytest.mark.emulator
 def test_memory_that_can_be_written_is_converted_on_the_host(emulated: str, tmp_path: Path) -> None:
     """The caller may write to it after compiling, which has no effect."""
     xml = written(tmp_path)

@@ -83,7 +83,7 @@ def test_watchers_hear_of_changes(tmp_path: Path) -> None:
         assert next(again) == "NOT_SERVING"
         write(tmp_path, adding(1), "nothing")
         client.client.load_model("nothing")
-        assert next(none) == "SERVING"
+        assert next(status for status in none if status != "NOT_SERVING") == "SERVING"  # it may be seen while it loads
         server.server.stop()
         assert list(whole) == ["NOT_SERVING", "OK"]
         assert list(none) == ["NOT_SERVING", "OK"] and list(again) == ["OK"]

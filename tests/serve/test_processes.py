@@ -409,6 +409,20 @@ def test_sigterm_leaves_nothing(repository: Path) -> None:
         assert not any(map(alive, running))
 
 
+def test_a_start_that_is_cancelled_leaves_nothing(repository: Path) -> None:
+    async def cancel() -> None:
+        server = Server(ServerOptions(repository, processes=PROCESSES, port=0, grpc_port=0))
+        running = asyncio.create_task(server.run())
+        while not isinstance(server._interfaces, FrontEnds) or not getattr(server._interfaces, "_links", None):
+            await asyncio.sleep(0.01)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert asyncio.all_tasks() == {asyncio.current_task()} and not server._interfaces._links
+
+    asyncio.run(cancel())
+
+
 # ---- ports, tokens and limits
 
 
