@@ -1,4 +1,4 @@
-"""Generation of text, with the interface of openvino_genai: ``import ovgpu.genai as ov_genai``."""
+"""Texts and speech with the interface of openvino_genai: ``import ovgpu.genai as ov_genai``."""
 
 from typing import Any
 
@@ -15,9 +15,25 @@ from ovgpu.genai.structured_output import StructuredOutputConfig
 from ovgpu.genai.text_embedding_pipeline import TextEmbeddingPipeline
 from ovgpu.genai.text_rerank_pipeline import TextRerankPipeline
 from ovgpu.genai.tokenizer import TokenizedInputs, Tokenizer
+from ovgpu.genai.whisper.asr import (
+    ASRDecodedResultChunk,
+    ASRDecodedResults,
+    ASRPerfMetrics,
+    ASRPipeline,
+    ASRRawPerfMetrics,
+)
+from ovgpu.genai.whisper.config import ASRGenerationConfig, WhisperGenerationConfig
+from ovgpu.genai.whisper.pipeline import WhisperPipeline
+from ovgpu.genai.whisper.results import WhisperPerfMetrics, WhisperRawPerfMetrics, WhisperWordTiming
 from ovgpu.version import __version__
 
 __all__ = [
+    "ASRDecodedResultChunk",
+    "ASRDecodedResults",
+    "ASRGenerationConfig",
+    "ASRPerfMetrics",
+    "ASRPipeline",
+    "ASRRawPerfMetrics",
     "ChatHistory",
     "DecodedResults",
     "EncodedResults",
@@ -35,6 +51,11 @@ __all__ = [
     "TextStreamer",
     "TokenizedInputs",
     "Tokenizer",
+    "WhisperGenerationConfig",
+    "WhisperPerfMetrics",
+    "WhisperPipeline",
+    "WhisperRawPerfMetrics",
+    "WhisperWordTiming",
     "draft_model",
     "get_version",
 ]

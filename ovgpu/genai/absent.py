@@ -15,12 +15,10 @@ REASONS = {
         Qwen3TextEncoder QwenImageTransformer2DModel RawImageGenerationPerfMetrics SD3Transformer2DModel Scheduler
         T5EncoderModel TaylorSeerCacheConfig Text2ImagePipeline Text2VideoPipeline TorchGenerator UNet2DConditionModel
         VideoGenerationConfig VideoGenerationPerfMetrics VideoGenerationResult ZImageTransformer2DModel""",
-    "speech is neither recognised nor generated": """
-        ASRDecodedResultChunk ASRDecodedResults ASRGenerationConfig ASRPerfMetrics ASRPipeline ASRRawPerfMetrics
+    "speech is not generated": """
         OmniDecodedResults OmniPipeline OmniSpeechStreamerBase OmniTalkerSpeechConfig SpeechGenerationConfig
         SpeechGenerationPerfMetrics Talker TalkerBase TalkerPerfMetrics TalkerResults Text2SpeechDecodedResults
-        Text2SpeechPipeline WhisperGenerationConfig WhisperPerfMetrics WhisperPipeline WhisperRawPerfMetrics
-        WhisperWordTiming""",
+        Text2SpeechPipeline""",
     "models with images as inputs are not supported": "VLMDecodedResults VLMPipeline VLMPipelineBase VideoMetadata",
     "embeddings of texts are results of TextEmbeddingPipeline": "EmbedResult EmbeddingPipeline",
     "requests join a batch in `ovgpu.SequenceBatcher`": """
@@ -52,9 +50,8 @@ class _Refusing(type):
 
     def _refuse(cls) -> NoReturn:
         reason = cls.__dict__["_reason"]
-        raise Error(
-            f"ovgpu.genai has no {cls.__name__}: {reason}; it has LLMPipeline, TextEmbeddingPipeline and TextRerankPipeline"
-        )
+        pipelines = "LLMPipeline, TextEmbeddingPipeline, TextRerankPipeline, WhisperPipeline and ASRPipeline"
+        raise Error(f"ovgpu.genai has no {cls.__name__}: {reason}; it has {pipelines}")
 
 
 def absent(name: str, reason: str = "") -> type:

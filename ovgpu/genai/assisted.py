@@ -123,4 +123,4 @@ def generate_assisted(
         status = stream.write()
     text.reason = text.reason or REASONS[status]
     stream.end()
-    return Outcome([text], status == StreamingStatus.CANCEL)
+    return Outcome([text], status)

@@ -20,6 +20,8 @@ def fix_batch(model: Model) -> bool:
         shape = port.partial_shape
         if shape.rank.is_dynamic:
             return False
+        if "cache_position" in port.get_names():  # [length], of all rows
+            continue
         batch = len(shape) - 2 if "position_ids" in port.get_names() else 0  # [3, batch, length] in Qwen-VL
         shapes[index] = PartialShape([1 if axis == batch else extent for axis, extent in enumerate(shape)])
         if not shape.compatible(shapes[index]):

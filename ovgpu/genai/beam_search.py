@@ -68,12 +68,11 @@ class BeamSearch:
         """The beams that go on. Their order is that of the rows of the next inference; none are left at the end."""
         return [beam for group in self._groups if not group.done for beam in group.ongoing]
 
-    def advance(self, logits: Array) -> None:
-        """Continue each beam by a token. ``logits`` [rows, vocabulary] are those of `beams`.
+    def advance(self, tables: Array) -> None:
+        """Continue each beam by a token. ``tables`` [rows, vocabulary] are the log probabilities after `beams`.
 
-        Before the first call, there is a single row, with the logits that follow the prompt.
+        Before the first call, there is a single row, with those that follow the prompt.
         """
-        tables = _log_softmax(logits)
         rows = iter(range(len(tables)) if len(tables) > 1 else [0] * len(self._groups))
         taken: list[int] = []  # tokens of earlier groups
         for group in self._groups:
@@ -167,7 +166,7 @@ def attainable(score: float, length: int, length_penalty: float) -> float:
         return float(np.float64(score) / np.float64(length) ** length_penalty)
 
 
-def _log_softmax(logits: Array) -> Array:
+def log_softmax(logits: Array) -> Array:
     """Return log probabilities [rows, vocabulary], f32. Raises: Error for logits that are no numbers."""
     values = logits.astype(np.float32, copy=False)
     top = values.max(-1, keepdims=True)

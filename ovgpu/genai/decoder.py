@@ -26,18 +26,18 @@ INPUTS = ("input_ids", "attention_mask", "position_ids", "beam_idx", "token_type
 EXPORT = "export it with `optimum-cli export openvino --task text-generation-with-past`, which makes one with state"
 
 
-def find_logits(model: Model) -> int:
+def find_logits(model: Model, known: Sequence[str] = INPUTS) -> int:
     """Check that a model generates text, and return the index of its output with the logits.
 
-    Raises: Error for a model without state, with other inputs than `INPUTS`, or without logits.
+    Raises: Error for a model without state, with other inputs than ``known``, or without logits.
     """
     names = port_names(model.inputs)
     if any(name.startswith("past_key_values") for name in names) or not model.states:
         raise Error(f"the model has no state, so that it cannot remember the text: {EXPORT}")
-    others = sorted(set(names) - set(INPUTS))
+    others = sorted(set(names) - set(known))
     if others:
         raise Error(
-            f"the model has the input{'s' * (len(others) > 1)} {', '.join(others)}: generate knows {', '.join(INPUTS)}"
+            f"the model has the input{'s' * (len(others) > 1)} {', '.join(others)}: generate knows {', '.join(known)}"
         )
     if "input_ids" not in names:
         raise Error("the model has no input input_ids")
@@ -124,6 +124,9 @@ class Chooser:
 class Decoder:
     """Decoder in the forms that generations need. All forms have the same constants."""
 
+    log_probabilities = False
+    """True if `beams` have log probabilities instead of logits."""
+
     def __init__(self, model: Model, device: str, properties: Mapping[str, Any]) -> None:
         """Compile ``model`` for texts without penalties. Raises: Error for a model that `prepare` refuses."""
         self._source, self._device, self._properties = model, device, dict(properties)
@@ -147,7 +150,7 @@ class Decoder:
         with self._making:
             if penalties not in self._choosers:
                 model = self._source.clone()
-                output = prepare(model, penalties)
+                output = self._prepare(model, penalties)
                 compiled = self._compile(model)
                 self._choosers[penalties] = Chooser(compiled, output, compiled.create_infer_request())
             return self._choosers[penalties]
@@ -196,6 +199,20 @@ class Decoder:
                     self._batchers[penalties] = None
             return self._batchers[penalties]
 
+    def inputs(self, ports: Sequence[Output]) -> DecoderInputs:
+        """Return the inputs of an empty text, or of a batch of empty rows. ``ports`` are those of a compiled form."""
+        return DecoderInputs(ports)
+
+    def _prepare(self, model: Model, penalties: bool) -> int:
+        """Rewrite a model in place for `chooser`, and return the index of the output with the tokens."""
+        return prepare(model, penalties)
+
+    def _prepare_beams(self, model: Model) -> int:
+        """Rewrite a model in place for `beams`, and return the index of the output with the logits."""
+        logits = find_logits(model)
+        keep_last_logits(model, logits)
+        return logits
+
     def _compile(self, model: Model) -> CompiledModel:
         core = Core()
         core._donors = [one for chooser in self._choosers.values() for one in chooser.compiled._compilations]
@@ -209,13 +226,13 @@ class Decoder:
         with self._making:
             if self._beams is None:
                 model = self._source.clone()
-                logits = find_logits(model)
                 if "beam_idx" not in port_names(model.inputs):
                     raise Error("beam search needs a model with the input beam_idx, which reorders its rows")
-                keep_last_logits(model, logits)
+                logits = self._prepare_beams(model)
                 compiled = self._compile(model)
                 self._beams = compiled.create_infer_request(), compiled.inputs, logits
-            return Beams(*self._beams)
+            request, ports, logits = self._beams
+            return Beams(request, self.inputs(ports), logits)
 
 
 class Texts:
@@ -243,8 +260,8 @@ class Texts:
 class Beams:
     """Batch of rows of equal length, which may be reordered before each step."""
 
-    def __init__(self, request: Any, ports: Sequence[Output], logits: int) -> None:
-        self._request, self._inputs, self._logits = request, DecoderInputs(ports), logits
+    def __init__(self, request: Any, inputs: DecoderInputs, logits: int) -> None:
+        self._request, self._inputs, self._logits = request, inputs, logits
         request.reset_state()
 
     def step(self, rows: Sequence[Sequence[int]], parents: Sequence[int]) -> Array:

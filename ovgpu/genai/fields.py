@@ -233,10 +233,10 @@ class Configuration:
     """
 
     __slots__ = ("_values",)
-    _fields: ClassVar[dict[str, Field[Any]]]
+    _fields: ClassVar[dict[str, Field[Any]]] = {}
 
     def __init_subclass__(cls) -> None:
-        cls._fields = {name: field for name, field in vars(cls).items() if isinstance(field, Field)}
+        cls._fields = cls._fields | {name: field for name, field in vars(cls).items() if isinstance(field, Field)}
 
     def __init__(self, **kwargs: Any) -> None:
         self._values = {name: field.default for name, field in self._fields.items()}

@@ -6,8 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ovgpu.errors import Error
-from ovgpu.genai.beam_search import BeamSearch
+from ovgpu.genai.beam_search import BeamSearch, log_softmax
 from ovgpu.genai.decoder import Chooser, Decoder, DecoderInputs, Texts
 from ovgpu.genai.enums import GenerationFinishReason, StreamingStatus
 from ovgpu.genai.generation_config import GenerationConfig
@@ -15,7 +14,7 @@ from ovgpu.genai.grammar import CompiledGrammar
 from ovgpu.genai.metrics import RawPerfMetrics
 from ovgpu.genai.sampling import Array, Sampler, checked_token, sampling_of
 from ovgpu.genai.stops import Stops
-from ovgpu.genai.streamers import StreamerBase
+from ovgpu.genai.streamers import StreamerBase, write_tokens
 
 REASONS = {
     StreamingStatus.RUNNING: GenerationFinishReason.NONE,  # a text of no tokens
@@ -49,10 +48,15 @@ class Text:
 
 @dataclass
 class Outcome:
-    """Texts of a generation, those of the first prompt first, and whether the streamer cancelled it."""
+    """Texts of a generation, those of the first prompt first, and what the streamer answered last."""
 
     texts: list[Text]
-    cancelled: bool = False
+    status: StreamingStatus = StreamingStatus.RUNNING
+
+    @property
+    def cancelled(self) -> bool:
+        """True if the streamer cancelled the generation."""
+        return self.status == StreamingStatus.CANCEL
 
 
 def generate(
@@ -81,7 +85,10 @@ def generate(
         Sampler(chooser.compiled.inputs, sampling, config.rng_seed, number % count, text.prompt, longest)
         for number, text in enumerate(texts)
     ]
-    feeds = [_Feed(chooser, text, sampler, config, grammar) for text, sampler in zip(texts, samplers)]
+    feeds = [
+        _Feed(decoder.inputs(chooser.compiled.inputs), text, sampler, config, grammar)
+        for text, sampler in zip(texts, samplers)
+    ]
     stream = Stream(streamer, texts[0], config.echo, stops.window)
     raw.inference_durations.append(0.0)
     status = StreamingStatus.RUNNING
@@ -98,7 +105,7 @@ def generate(
     stream.end()
     groups = [texts[first : first + count] for first in range(0, len(texts), count)]
     best_first = [text for group in groups for text in sorted(group, key=lambda text: -text.score)]
-    return Outcome(best_first, status == StreamingStatus.CANCEL)
+    return Outcome(best_first, status)
 
 
 def search(
@@ -119,7 +126,7 @@ def search(
             start = time.perf_counter()
             logits = batch.step(rows, parents)
             inferred = time.perf_counter()
-            found.advance(logits)
+            found.advance(logits if decoder.log_probabilities else log_softmax(logits))
             beams = found.beams
             rows, parents = [beam.tokens[-1:] for beam in beams], [beam.row for beam in beams]
             raw.add_inference(start, inferred, 1)
@@ -158,11 +165,15 @@ class _Feed:
     """Inputs of a text's steps."""
 
     def __init__(
-        self, chooser: Chooser, text: Text, sampler: Sampler, config: GenerationConfig, grammar: CompiledGrammar | None
+        self,
+        inputs: DecoderInputs,
+        text: Text,
+        sampler: Sampler,
+        config: GenerationConfig,
+        grammar: CompiledGrammar | None,
     ) -> None:
-        self.text, self._sampler = text, sampler
+        self._inputs, self.text, self._sampler = inputs, text, sampler
         self._matcher = None if grammar is None else grammar.matcher()
-        self._inputs = DecoderInputs(chooser.compiled.inputs)
         self._ends, self._least = config.stop_token_ids, config.min_new_tokens
 
     def next(self) -> dict[int, Array]:
@@ -194,10 +205,7 @@ class Stream:
         if self._streamer is None or not tokens:
             return StreamingStatus.RUNNING
         self._before, self._written = [], until
-        status = self._streamer.write(tokens)
-        if not isinstance(status, StreamingStatus):
-            raise Error(f"write of a streamer returns a StreamingStatus, not {status!r}")
-        return status
+        return write_tokens(self._streamer, tokens)
 
     def end(self) -> None:
         """End the text. The prompt is written now if no token followed it."""

@@ -119,7 +119,9 @@ class GenerationConfig(Configuration):
         if json_path is None:
             self.update_generation_config(**kwargs)
         elif kwargs or not isinstance(json_path, (str, os.PathLike, bytes)):
-            raise TypeError("GenerationConfig takes either the path of a generation_config.json, or fields as keywords")
+            raise TypeError(
+                f"{type(self).__name__} takes either the path of a generation_config.json, or fields as keywords"
+            )
         else:
             self._read(Path(os.fsdecode(json_path)))
 
@@ -182,12 +184,7 @@ class GenerationConfig(Configuration):
 
     def _read(self, path: Path) -> None:
         """Set the fields that a generation_config.json has."""
-        try:
-            data = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as e:
-            raise Error(f"{path} cannot be read: {e}") from None
-        if not isinstance(data, dict):
-            raise Error(f"{path} has no JSON object")
+        data = self._contents(path)
         ends = data.get("eos_token_id")
         if isinstance(ends, list):
             self.stop_token_ids = set(ends)
@@ -197,16 +194,32 @@ class GenerationConfig(Configuration):
         if isinstance(early, (bool, str)) and early in stop:
             self.stop_criteria = stop[early]
         for name in IN_FILES:
-            value, field = data.get(name), FIELDS[name]
-            if value is None or (isinstance(value, list) and name != "stop_strings"):
-                continue
-            try:
-                found = field.from_json(value)
-            except TypeError:
-                raise Error(f"{path}: {name} must be {field.what}, not {value!r}") from None
-            if found is not NotImplemented:
-                self._values[name] = found
+            if not isinstance(data.get(name), list) or name == "stop_strings":
+                self._set_from_file(path, name, data.get(name))
         self._add_eos()
+
+    @staticmethod
+    def _contents(path: Path) -> dict[str, Any]:
+        """Return the object in a JSON file."""
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as e:
+            raise Error(f"{path} cannot be read: {e}") from None
+        if not isinstance(data, dict):
+            raise Error(f"{path} has no JSON object")
+        return data
+
+    def _set_from_file(self, path: Path, name: str, value: Any) -> None:
+        """Set a field to its value in a file, None if that has none."""
+        field = self._fields[name]
+        if value is None:
+            return
+        try:
+            found = field.from_json(value)
+        except TypeError:
+            raise Error(f"{path}: {name} must be {field.what}, not {value!r}") from None
+        if found is not NotImplemented:
+            self._values[name] = found
 
     def _faults(self) -> Iterator[tuple[bool, str]]:
         """Yield rules in the order of openvino_genai: whether one is broken, and the message for that."""

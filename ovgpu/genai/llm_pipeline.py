@@ -206,7 +206,7 @@ class LLMPipeline:
                 else:
                     assistant = DraftModel(self._draft, config.assistant_confidence_threshold)
                 found = generate_assisted(self._decoder, assistant, row, config, stops, writer, raw, grammar)
-                outcome = Outcome(outcome.texts + found.texts, found.cancelled)
+                outcome = Outcome(outcome.texts + found.texts, found.status)
             raw.inference_durations[:] = [sum(raw.inference_durations)]
         else:
             outcome = generate(self._decoder, prompts.rows, config, stops, writer, raw, grammar)

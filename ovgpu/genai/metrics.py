@@ -108,15 +108,15 @@ class PerfMetrics:
 
     def get_ttft(self) -> MeanStdPair:
         """Return the time to the first token, which includes the tokenizer's."""
-        return _milliseconds(self._raw.m_times_to_first_token)
+        return milliseconds(self._raw.m_times_to_first_token)
 
     def get_tpot(self) -> MeanStdPair:
         """Return the time per token after the first one."""
-        return _milliseconds(self._raw.m_durations)
+        return milliseconds(self._raw.m_durations)
 
     def get_ipot(self) -> MeanStdPair:
         """Return the time of an inference, the first one included."""
-        return _milliseconds(self._raw.token_infer_durations)
+        return milliseconds(self._raw.token_infer_durations)
 
     def get_throughput(self) -> MeanStdPair:
         """Return the tokens per second after the first one."""
@@ -127,27 +127,27 @@ class PerfMetrics:
 
     def get_generate_duration(self) -> MeanStdPair:
         """Return the duration of generate()."""
-        return _milliseconds(self._raw.generate_durations)
+        return milliseconds(self._raw.generate_durations)
 
     def get_inference_duration(self) -> MeanStdPair:
         """Return the duration of all inferences of a generation."""
-        return _milliseconds(self._raw.inference_durations)
+        return milliseconds(self._raw.inference_durations)
 
     def get_sampling_duration(self) -> MeanStdPair:
         """Return the duration of what follows the inference of a step."""
-        return _milliseconds(self._raw.sampling_durations)
+        return milliseconds(self._raw.sampling_durations)
 
     def get_tokenization_duration(self) -> MeanStdPair:
         """Return the duration of turning a prompt into tokens."""
-        return _milliseconds(self._raw.tokenization_durations)
+        return milliseconds(self._raw.tokenization_durations)
 
     def get_detokenization_duration(self) -> MeanStdPair:
         """Return the duration of turning the tokens of a text into it."""
-        return _milliseconds(self._raw.detokenization_durations)
+        return milliseconds(self._raw.detokenization_durations)
 
     def get_chat_template_duration(self) -> MeanStdPair:
         """Return the duration of applying the chat template."""
-        return _milliseconds(self._raw.chat_template_durations)
+        return milliseconds(self._raw.chat_template_durations)
 
     def get_grammar_compiler_init_times(self) -> dict[str, float]:
         """Return the time in which each compiler of grammars was made."""
@@ -156,7 +156,7 @@ class PerfMetrics:
     def get_grammar_compile_time(self) -> SummaryStats:
         """Return the times in which grammars were compiled."""
         times = self._raw.grammar_compile_times
-        return SummaryStats(*_milliseconds(times), min(times) / 1e3, max(times) / 1e3) if times else SummaryStats()
+        return SummaryStats(*milliseconds(times), min(times) / 1e3, max(times) / 1e3) if times else SummaryStats()
 
     def __add__(self, metrics: PerfMetrics) -> PerfMetrics:
         if metrics._load_time != self._load_time:
@@ -171,7 +171,7 @@ class PerfMetrics:
         return self
 
 
-def _milliseconds(microseconds: Sequence[float]) -> MeanStdPair:
+def milliseconds(microseconds: Sequence[float]) -> MeanStdPair:
     """Return mean and standard deviation in milliseconds."""
     if not microseconds:
         return MeanStdPair()

@@ -118,3 +118,11 @@ def as_streamer(streamer: Any, tokenizer: Tokenizer | None) -> StreamerBase | No
     if tokenizer is None:
         raise Error("a function as streamer needs a tokenizer")
     return TextStreamer(tokenizer, streamer)
+
+
+def write_tokens(streamer: StreamerBase, tokens: list[int]) -> StreamingStatus:
+    """Write tokens, and return the answer. Raises: Error for an answer that is no `StreamingStatus`."""
+    status = streamer.write(tokens)
+    if not isinstance(status, StreamingStatus):
+        raise Error(f"write of a streamer returns a StreamingStatus, not {status!r}")
+    return status

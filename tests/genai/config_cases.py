@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -164,8 +165,8 @@ def _name(kind: type) -> str:
     return kind.__name__
 
 
-def outcomes(kind: Any) -> dict[str, dict[str, Any]]:
-    """Return the outcome of every case for a class GenerationConfig, by group and case."""
+def outcomes(kind: Any, cases: Any = sys.modules[__name__]) -> dict[str, dict[str, Any]]:
+    """Return the outcome of every case of a module for a class of configurations, by group and case."""
 
     def assigned(name: str, value: Any) -> Any:
         config = kind()
@@ -190,9 +191,9 @@ def outcomes(kind: Any) -> dict[str, dict[str, Any]]:
 
         return {
             "assignments": {
-                f"{n} = {shown(v)}": changed(lambda n=n, v=v: assigned(n, v), kind) for n, v in ASSIGNMENTS
+                f"{n} = {shown(v)}": changed(lambda n=n, v=v: assigned(n, v), kind) for n, v in cases.ASSIGNMENTS
             },
-            "keywords": {shown(case): changed(lambda case=case: kind(**case), kind) for case in KEYWORDS},
-            "combinations": {shown(case): validated(case) for case in COMBINATIONS},
-            "files": {json.dumps(case): changed(lambda case=case: read(case), kind) for case in FILES},
+            "keywords": {shown(case): changed(lambda case=case: kind(**case), kind) for case in cases.KEYWORDS},
+            "combinations": {shown(case): validated(case) for case in cases.COMBINATIONS},
+            "files": {json.dumps(case): changed(lambda case=case: read(case), kind) for case in cases.FILES},
         }

@@ -1,5 +1,5 @@
-"""Record what openvino_genai has and does, into ``data/wheel.json`` and ``data/retrieval.json``, with which tests
-compare.
+"""Record what openvino_genai has and does, with which tests compare, into ``data/wheel.json``, ``retrieval.json`` and
+``whisper.json``.
 
 Run it in an environment with openvino_genai and pytest, in the folder of the project: ``python -m
 tests.genai.record_wheel``.
@@ -15,6 +15,7 @@ from typing import Any
 
 PATH = Path(__file__).parent / "data" / "wheel.json"
 RETRIEVAL = PATH.with_name("retrieval.json")
+WHISPER = PATH.with_name("whisper.json")
 
 
 def members(kind: type) -> dict[str, str]:
@@ -80,6 +81,43 @@ def main() -> None:
     PATH.parent.mkdir(exist_ok=True)
     PATH.write_text(_lines(record) + "\n")
     RETRIEVAL.write_text(_lines(retrieval_cases.record(openvino_genai, make)) + "\n")
+    record_whisper()
+
+
+def record_whisper() -> None:
+    """Write the file about WhisperPipeline."""
+    import openvino
+    import openvino_genai
+
+    from tests.genai import (
+        config_cases,
+        whisper_cases,
+        whisper_config_cases,
+        whisper_features_cases,
+        whisper_model,
+    )
+
+    kind = openvino_genai.WhisperGenerationConfig
+    record: dict[str, Any] = {
+        "fields": config_cases.fields_of(kind()),
+        **config_cases.outcomes(kind, whisper_config_cases),
+        "asr_fields": config_cases.fields_of(openvino_genai.ASRGenerationConfig()),
+        "asr_combinations": config_cases.outcomes(openvino_genai.ASRGenerationConfig, whisper_config_cases)[
+            "combinations"
+        ],
+    }
+    with tempfile.TemporaryDirectory() as name:
+        folder = whisper_model.make_folder(Path(name))
+        whisper_model.add_tokenizer_models(folder)
+        exact = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
+        pipeline = openvino_genai.WhisperPipeline(folder, "CPU", **exact)
+        record["transcriptions"] = whisper_cases.outcomes(openvino_genai, pipeline)
+        pipeline = openvino_genai.WhisperPipeline(folder, "CPU", **exact, word_timestamps=True)
+        record["words"] = whisper_cases.outcomes(openvino_genai, pipeline, whisper_cases.WORDS)
+        pipeline = openvino_genai.ASRPipeline(folder, "CPU", **exact, word_timestamps=True)
+        record["asr"] = whisper_cases.asr_outcomes(pipeline)
+        record["features"] = whisper_features_cases.told(folder, openvino_genai, openvino)
+    WHISPER.write_text(_lines(record) + "\n")
 
 
 if __name__ == "__main__":

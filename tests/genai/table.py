@@ -48,6 +48,24 @@ DIFFERENCES = {
     "Tokenizer.encode": "refuses lengths that make no sense",
     "Tokenizer.get_vocab_vector": "replaces bytes that are no UTF-8",
     "Tokenizer.supports_paired_input": "True for tokenizer.json",
+    "WhisperGenerationConfig.alignment_heads": "also a keyword",
+    "WhisperGenerationConfig.prev_sot_token_id": "also a keyword",
+    "ASRPipeline.generate": "refuses unknown keywords",
+    "ASRGenerationConfig.alignment_heads": "also a keyword",
+    "ASRGenerationConfig.context": "without effect",
+    "ASRGenerationConfig.prev_sot_token_id": "also a keyword",
+    "ASRGenerationConfig.update_generation_config": "refuses unknown fields, and texts of another type",
+    "WhisperPipeline.generate": "refuses unknown keywords",
+    "WhisperGenerationConfig.update_generation_config": "refuses unknown fields, and texts of another type",
+    **{f"{kind}GenerationConfig.structured_output_config": "only None" for kind in ("Whisper", "ASR")},
+    **{
+        f"{kind}GenerationConfig.{name}": "as in `GenerationConfig`"
+        for kind in ("Whisper", "ASR")
+        for name in (
+            *("adapters", "branching_factor", "parsers", "pruning_ratio", "relevance_weight", "return_omni_outputs"),
+            "rng_seed",
+        )
+    },
 }
 
 

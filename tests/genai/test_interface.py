@@ -30,8 +30,10 @@ def test_members() -> None:
     ids = ovgpu.Tensor(np.ones((1, 1), np.int64))
     made = {"TokenizedInputs": ovgpu.genai.TokenizedInputs(ids, ids), "DecodedResults": ovgpu.genai.DecodedResults()}
     made["EncodedResults"] = ovgpu.genai.EncodedResults([], [], [], ovgpu.genai.PerfMetrics())
+    records = ("RawPerfMetrics", "ASRRawPerfMetrics", "WhisperRawPerfMetrics")
+    made |= {name: getattr(ovgpu.genai, name)() for name in (*records, "ASRDecodedResultChunk", "WhisperWordTiming")}
+    made["ASRDecodedResults"] = ovgpu.genai.ASRDecodedResults([], [], [], ovgpu.genai.ASRPerfMetrics())
     made["StructuredOutputConfig"] = ovgpu.genai.StructuredOutputConfig()
-    made["RawPerfMetrics"] = ovgpu.genai.RawPerfMetrics()
     enums = (ovgpu.genai.StopCriteria, ovgpu.genai.StreamingStatus, ovgpu.genai.GenerationFinishReason)
     made |= {kind.__name__: next(iter(kind)) for kind in enums}
     for name in ovgpu.genai.__all__:

@@ -1,0 +1,1 @@
+"""Recognition of speech by Whisper models."""
