@@ -6,8 +6,8 @@ Sequences send their steps at a fixed rate through REST and gRPC, and check ever
 number that depends on all inputs of the sequence in their order. Nobody reads the access log. Meanwhile clients are
 killed, read slowly, send malformed requests, large JSON and messages of gRPC that never end, and open thousands of
 connections; new versions of the model replace the old ones; and, in the last third of the time, the server is stopped
-by SIGTERM and started again. Steps that were refused are sent again. The memory of the server must stay the same until
-the first restart. Prints a summary as JSON.
+by SIGTERM and started again. Steps that were refused are sent again. Memory, threads and open files of the server must
+stay the same until the first restart. Prints a summary as JSON.
 
 With ``--checkpoints folder`` or ``store``, each step is saved before its answer, in files or in Redis, and steps have
 numbers. All the time, the server is killed by SIGKILL, the disk is full, or the store dies or hangs and comes back.
@@ -55,6 +55,7 @@ FACTOR, MODULUS = 31, 1_000_003
 REFUSED = {"503", "429", "UNAVAILABLE", "RESOURCE_EXHAUSTED", "CANCELLED"}  # the step was not computed
 IDLE_SECONDS = {"": 5, "folder": 20, "store": 60}  # by kind of checkpoints: longer than a server is away
 KEPT_VERSIONS = 8  # longer than sequences last
+RESOURCES = ("megabytes", "threads", "files")
 
 
 def ledger() -> ov.Model:
@@ -79,12 +80,13 @@ class Run:
     sequences: int = 0
     faults: Counter[str] = field(default_factory=Counter)
     mistakes: list[str] = field(default_factory=list)
-    megabytes: list[float] = field(default_factory=list)  # of the server, until the first restart
+    resources: list[tuple[float, ...]] = field(default_factory=list)  # of the server, until the first restart
     latencies: list[float] = field(default_factory=list)
 
     def summary(self) -> dict[str, Any]:
         """Return the figures for people."""
-        quarter = max(len(self.megabytes) // 4, 1)
+        quarter = max(len(self.resources) // 4, 1)
+        parts = [part for part in (self.resources[:quarter], self.resources[-quarter:]) if part]
         return {
             "answers": dict(self.answers),
             "refusals": dict(self.refusals),
@@ -92,11 +94,10 @@ class Run:
             "faults": dict(self.faults),
             "mistakes": self.mistakes[:5],
             "p50_ms": round(1e3 * statistics.median(self.latencies), 1) if self.latencies else None,
-            "megabytes": [
-                round(statistics.median(part), 1)
-                for part in (self.megabytes[:quarter], self.megabytes[-quarter:])
-                if part
-            ],
+            **{
+                name: [round(statistics.median(row[i] for row in part), 1) for part in parts]
+                for i, name in enumerate(RESOURCES)
+            },
         }
 
 
@@ -266,7 +267,7 @@ class Faults:
             await fault()
             self.run.faults[fault.__name__.strip("_")] += 1
             if not restarts and not self._kind:
-                self.run.megabytes.append(_resident_bytes(self._server.pid) / 1e6)
+                self.run.resources.append(_resources(self._server.pid))
             await asyncio.sleep(0.1)
 
     async def _kill_client(self) -> None:
@@ -434,8 +435,12 @@ def _free_ports(number: int) -> list[int]:
         return [found.getsockname()[1] for found in sockets]
 
 
-def _resident_bytes(process: int) -> int:
-    return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+def _resources(process: int) -> tuple[float, ...]:
+    """Return what a process holds of each of `RESOURCES`."""
+    folder = Path(f"/proc/{process}")
+    pages = int((folder / "statm").read_text().split()[1])
+    threads, files = (len(os.listdir(folder / name)) for name in ("task", "fd"))
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6, threads, files
 
 
 def main() -> None:
