@@ -15,6 +15,7 @@ from ovgpu.genai import LLMPipeline
 from tests.genai.generation_cases import make_folder
 
 ROOT = Path(__file__).parents[2]
+SECONDS = 120
 FOLDER = ROOT / "ovgpu" / "integrations" / "openvino"
 PROGRAM = """
 import sys
@@ -30,7 +31,7 @@ def run(*arguments: str | Path, cwd: Path, status: int = 0, **variables: str) ->
     """Run Python, and return what it prints to stdout."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
     command = [sys.executable, *map(str, arguments)]
-    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=SECONDS)
     assert done.returncode == status, done.stderr
     return done.stdout.strip()
 
@@ -128,6 +129,15 @@ def test_the_environment_variable(program: Path, site: Path, value: str, devices
 
 def test_the_environment_variable_with_names(program: Path, site: Path) -> None:
     code = f"import site, runpy; site.addsitedir({str(site)!r}); runpy.run_path({str(program)!r})"
+    assert run("-c", code, cwd=site, OVGPU_INSTALL_AS="AUTO,GPU").startswith("['CPU', 'GPU', 'NVIDIA']")
+
+
+def test_the_environment_variable_and_the_command(program: Path, site: Path) -> None:
+    """The command installs ovgpu, which imports openvino, which installs ovgpu."""
+    code = (
+        f"import site, sys, runpy; site.addsitedir({str(site)!r}); sys.argv = ['', {str(program)!r}]\n"
+        "runpy.run_module('ovgpu.run_with_openvino', run_name='__main__')"
+    )
     assert run("-c", code, cwd=site, OVGPU_INSTALL_AS="AUTO,GPU").startswith("['CPU', 'GPU', 'NVIDIA']")
 
 

@@ -20,7 +20,7 @@ from types import ModuleType
 
 from ovgpu._util.openvino_package import is_replaced, required
 
-_lock = threading.Lock()
+_lock = threading.RLock()  # openvino, which a call imports, may call it in turn: `startup.py`
 
 
 def install(instead_of: str | Iterable[str] = ()) -> None:
