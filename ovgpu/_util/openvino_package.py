@@ -26,7 +26,8 @@ _hidden: dict[str, ModuleType] = {}
 def package() -> ModuleType | None:
     """Return the openvino package, imported at the first call; None if it is not installed."""
     try:
-        return import_own("openvino")
+        module = import_own("openvino")
+        return import_own("openvino") if is_replaced() else module  # OVGPU_REPLACE=1 replaces it at its first import
     except ModuleNotFoundError as e:
         if e.name != "openvino":
             raise

@@ -37,8 +37,10 @@ def test_a_program(begin: str, tmp_path: Path) -> None:
     assert run("-c", begin + PROGRAM, cwd=tmp_path) == "True\nconvert_model True"
 
 
-def test_by_the_environment_variable(site: Path) -> None:
-    code = f"import site; site.addsitedir({str(site)!r})\n{PROGRAM}"
+@pytest.mark.parametrize("begin", ["", BEGIN, "import ovgpu.opset13\n"], ids=["alone", "and a call", "asked by ovgpu"])
+def test_by_the_environment_variable(begin: str, site: Path) -> None:
+    """ovgpu itself may import openvino first, in that call or where it hands something over."""
+    code = f"import site; site.addsitedir({str(site)!r})\n{begin}{PROGRAM}"
     assert run("-c", code, cwd=site, OVGPU_REPLACE="1") == "True\nconvert_model True"
 
 

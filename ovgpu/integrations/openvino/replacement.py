@@ -30,6 +30,8 @@ def replace_openvino() -> None:
     with _lock:
         if openvino_package.is_replaced():
             return
+        # The finder of `startup.py` would call this function again when openvino is imported here.
+        sys.meta_path[:] = [finder for finder in sys.meta_path if not getattr(finder, "installs_ovgpu", False)]
         openvino_package.hide()
         sys.modules["openvino"] = import_module("ovgpu")
         sys.meta_path.insert(0, Finder())

@@ -15,8 +15,10 @@ from importlib.machinery import ModuleSpec
 class Finder(MetaPathFinder):
     """Finder of openvino, whose loader installs ovgpu after it has loaded the package.
 
-    It stays in place, since programs also look for openvino without importing it.
+    It stays in place, since programs also look for openvino without importing it. `replace_openvino` removes it.
     """
+
+    installs_ovgpu = True
 
     def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
         if name != "openvino":
@@ -57,7 +59,6 @@ class ReplacingLoader(Loader):
 
     def exec_module(self, module) -> None:  # type: ignore[no-untyped-def]
         del sys.modules["openvino"]
-        sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, Finder)]
         from ovgpu.integrations.openvino.replacement import replace_openvino
 
         replace_openvino()
