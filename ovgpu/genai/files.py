@@ -13,8 +13,11 @@ from ovgpu.ir._xml import parse
 
 def read_json(path: Path) -> dict[str, Any]:
     """Return the object in a JSON file; an empty one if there is no such file. Raises: Error for other contents."""
-    if not path.is_file():
-        return {}
+    return read_object(path) if path.is_file() else {}
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file. Raises: Error if there is none."""
     try:
         contents = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as e:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +22,7 @@ from ovgpu.genai.fields import (
     TextSet,
     TokenSet,
 )
+from ovgpu.genai.files import read_object
 from ovgpu.genai.structured_output import StructuredOutputConfig
 
 
@@ -184,7 +184,7 @@ class GenerationConfig(Configuration):
 
     def _read(self, path: Path) -> None:
         """Set the fields that a generation_config.json has."""
-        data = self._contents(path)
+        data = read_object(path)
         ends = data.get("eos_token_id")
         if isinstance(ends, list):
             self.stop_token_ids = set(ends)
@@ -197,17 +197,6 @@ class GenerationConfig(Configuration):
             if not isinstance(data.get(name), list) or name == "stop_strings":
                 self._set_from_file(path, name, data.get(name))
         self._add_eos()
-
-    @staticmethod
-    def _contents(path: Path) -> dict[str, Any]:
-        """Return the object in a JSON file."""
-        try:
-            data = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as e:
-            raise Error(f"{path} cannot be read: {e}") from None
-        if not isinstance(data, dict):
-            raise Error(f"{path} has no JSON object")
-        return data
 
     def _set_from_file(self, path: Path, name: str, value: Any) -> None:
         """Set a field to its value in a file, None if that has none."""

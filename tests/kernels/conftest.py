@@ -10,6 +10,7 @@ import pytest
 import ovgpu as ov
 from ovgpu.backends.cuda import CudaBackend
 from ovgpu.backends.cuda.launch import Launcher
+from tests.emulator import memory
 from tests.kernels import gate
 
 
@@ -50,3 +51,18 @@ def to_compile(request: pytest.FixtureRequest) -> gate.ToCompile:
     since `python -m tests.kernels.gate` compiled it, or with --long, otherwise the first one."""
     whole: bool = request.config.getoption("--long")
     return lambda file, names: [*names] if whole or not gate.is_compiled(file) else [*names][:1]
+
+
+@pytest.fixture
+def uploads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """Yield the list of sizes of all copies from the host to the device."""
+    sizes: list[int] = []
+    run = memory.MemcpyNode.run
+
+    def noted(node: Any) -> None:
+        if node.kind == memory.H2D:
+            sizes.append(node.nbytes)
+        run(node)
+
+    monkeypatch.setattr(memory.MemcpyNode, "run", noted)
+    yield sizes

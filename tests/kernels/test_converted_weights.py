@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from ovgpu.backends.cuda import CudaBackend, transfer
 from ovgpu.ops.base.lazy import Converted, Joined, LazyConstant
 from ovgpu.ops.convert import ConvertDown
 from ovgpu.types import Type
-from tests.emulator import memory
 from tests.harness.ir import Net
 from tests.harness.models.drive import DATA, Expected, replay
 
@@ -54,21 +52,6 @@ def bits(array: Any) -> Any:
     return np.where(np.isnan(array.astype(np.float32)), np.uint16(0x7FFF), array.view(np.uint16))
 
 
-@pytest.fixture
-def uploads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """Yield the list of sizes of all copies from the host to the device."""
-    sizes: list[int] = []
-    run = memory.MemcpyNode.run
-
-    def noted(node: Any) -> None:
-        if node.kind == memory.H2D:
-            sizes.append(node.nbytes)
-        run(node)
-
-    monkeypatch.setattr(memory.MemcpyNode, "run", noted)
-    yield sizes
-
-
 @pytest.mark.emulator
 @pytest.mark.parametrize("chunk", [4, 1000, 1 << 20])
 @pytest.mark.parametrize(("element_type", "dtype"), HALVES)
@@ -98,9 +81,17 @@ def test_the_same_bits_as_on_the_host(
         converted(weights(6)[::2, ::-1]),
         converted(np.empty((0, 3), np.float32)),
     ]
+    computed, compute = list[Any](), Joined.compute
+
+    def noted(joined: Joined) -> Any:
+        computed.append(joined)
+        return compute(joined)
+
+    monkeypatch.setattr(Joined, "compute", noted)
     arrays, copy = backend.constants(values)
-    assert not uploads
+    assert not uploads and not computed  # the host does not hold them all at a time
     copy()
+    assert computed == [values[5]]  # other parts follow each other in memory
     for value, array in zip(values, arrays, strict=True):
         wanted = np.asarray(value)
         assert (array.shape, array.dtype) == (value.shape, value.dtype) == (wanted.shape, wanted.dtype)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -34,21 +32,6 @@ def mlp() -> Net:
         x = net.layer("Add", "opset1", [x, net.const(bias)])
     net.result(x)
     return net
-
-
-@pytest.fixture
-def uploads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """Yield the list of sizes of all copies from the host to the device."""
-    sizes: list[int] = []
-    run = memory.MemcpyNode.run
-
-    def noted(node: Any) -> None:
-        if node.kind == memory.H2D:
-            sizes.append(node.nbytes)
-        run(node)
-
-    monkeypatch.setattr(memory.MemcpyNode, "run", noted)
-    yield sizes
 
 
 @pytest.mark.emulator

@@ -40,7 +40,7 @@ def slab(
         end += -(-values[i].nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
     block = cupy.cuda.alloc(max(end, 1))
     arrays = [cupy.ndarray(value.shape, value.dtype, memptr=block + at) for value, at in zip(values, begins)]
-    plain, converted = list[tuple[int, Array]](), list[tuple[Any, Converted]]()
+    plain, converted = list[tuple[int, Array | LazyConstant]](), list[tuple[Any, Converted]]()
     for i in order:
         at = begins[i]
         for part in parts[i]:
@@ -59,15 +59,13 @@ def slab(
     return arrays, copy
 
 
-def _parts(value: Array | LazyConstant) -> Iterator[Array | Converted]:
+def _parts(value: Array | LazyConstant) -> Iterator[Array | LazyConstant]:
     """Yield the parts of a constant that follow each other in memory."""
     if isinstance(value, Joined) and value.is_in_order:
         for part in value.parts:
             yield from _parts(part)
-    elif isinstance(value, Converted):
-        yield value
     else:
-        yield np.asarray(value)
+        yield value
 
 
 def _converted(constants: Sequence[tuple[Any, Converted]], stream: Any, compute: Compute) -> Iterator[Chunk]:

@@ -11,6 +11,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from ovgpu.backends.cuda import rt
+from ovgpu.ops.base.lazy import LazyConstant
 from ovgpu.ops.base.op import Array
 from ovgpu.runtime.backend import Transfer
 from ovgpu.types.mapped import let_go
@@ -87,8 +88,9 @@ def upload(chunks: Iterable[Chunk], nbytes: int, stream: Any) -> None:
             copied[slot] = stream.record()
 
 
-def chunks(values: Iterable[tuple[int, Array]], target: Any, stream: Any) -> Iterator[Chunk]:
-    """Yield the chunks of host arrays, each with its byte offset from ``target``, in the order of their offsets."""
+def chunks(values: Iterable[tuple[int, Array | LazyConstant]], target: Any, stream: Any) -> Iterator[Chunk]:
+    """Yield the chunks of constants of the host, each with its byte offset from ``target``, in the order of their
+    offsets. Lazy ones are computed one after the other."""
     first, parts = 0, list[tuple[int, Array]]()
 
     def chunk() -> Chunk:

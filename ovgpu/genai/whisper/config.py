@@ -9,6 +9,7 @@ from typing import Any
 
 from ovgpu.errors import Error
 from ovgpu.genai.fields import Absent, Field, Flag, Integer
+from ovgpu.genai.files import read_object
 from ovgpu.genai.generation_config import GenerationConfig
 
 TASKS = ("transcribe", "translate")
@@ -157,7 +158,7 @@ class SpeechConfig(GenerationConfig):
 
     def _read(self, path: Path) -> None:
         super()._read(path)
-        data = self._contents(path)
+        data = read_object(path)
         for name in (*LISTS, *INTEGERS, "is_multilingual", "lang_to_id"):
             value = data.get(name)
             if not isinstance(value, list) or name in LISTS:
