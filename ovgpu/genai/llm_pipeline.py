@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 import time
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 from ovgpu.api.core import Core
@@ -24,6 +22,7 @@ from ovgpu.genai.results import DecodedResults, EncodedResults
 from ovgpu.genai.stops import Stops
 from ovgpu.genai.streamers import as_streamer
 from ovgpu.genai.tokenizer import Tokenizer
+from ovgpu.genai.turns import Turns
 
 DRAFTED = 5  # tokens that a draft model proposes by default
 DEPRECATED = "start_chat() and finish_chat() are deprecated: call generate() with a ChatHistory"
@@ -62,8 +61,7 @@ class LLMPipeline:
         self._chat: ChatHistory | None = None
         self._compiler: Compiler | None = None
         self._compiler_times: dict[str, float] = {}
-        self._running = threading.Lock()
-        self._thread = 0  # that generates
+        self._turns = Turns()
         self._load_time = 1e3 * (time.perf_counter() - start)
 
     def generate(
@@ -84,7 +82,7 @@ class LLMPipeline:
         config = self._resolved(generation_config, kwargs)
         writer = as_streamer(streamer, self._tokenizer)
         start = time.perf_counter()
-        with self._alone():
+        with self._turns.turn():
             if is_texts(inputs):
                 results = self._generate_texts(inputs, config, writer, start)
                 return results.texts[0] if isinstance(inputs, str) and config.num_return_sequences == 1 else results
@@ -123,18 +121,6 @@ class LLMPipeline:
         self._chat = None
 
     # ----
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Return a context in which no other thread generates. Raises: Error in a streamer of the pipeline."""
-        if self._thread == threading.get_ident():
-            raise Error("a streamer cannot call generate() of the pipeline that calls it")
-        with self._running:
-            self._thread = threading.get_ident()
-            try:
-                yield
-            finally:
-                self._thread = 0
 
     def _resolved(self, config: GenerationConfig | None, keywords: Mapping[str, Any]) -> GenerationConfig:
         """Return the configuration of a generation."""

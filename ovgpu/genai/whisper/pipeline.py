@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from ovgpu.genai.metrics import RawPerfMetrics, microseconds_since
 from ovgpu.genai.stops import Stops
 from ovgpu.genai.streamers import StreamerBase, as_streamer, write_tokens
 from ovgpu.genai.tokenizer import Tokenizer
+from ovgpu.genai.turns import Turns
 from ovgpu.genai.whisper.config import WhisperGenerationConfig
 from ovgpu.genai.whisper.features import FeatureExtractor, Features
 from ovgpu.genai.whisper.models import Encoder, WhisperDecoder
@@ -73,8 +73,7 @@ class WhisperPipeline:
         self._hop = np.float32(self._extractor.hop_length) / np.float32(self._extractor.sampling_rate)
         self._encoder = Encoder(folder / ENCODER, device, properties)
         self._decoder = WhisperDecoder(folder / DECODER, device, properties, self._encoder.positions)
-        self._running = threading.Lock()
-        self._thread = 0  # that generates
+        self._turns = Turns()
         self._load_time = 1e3 * (time.perf_counter() - start)
 
     def generate(
@@ -100,14 +99,8 @@ class WhisperPipeline:
         config = self._resolved(generation_config, kwargs)
         writer = as_streamer(streamer, self._tokenizer)
         samples = _samples(raw_speech_input)
-        if self._thread == threading.get_ident():
-            raise Error("a streamer cannot call generate() of the pipeline that calls it")
-        with self._running:
-            self._thread = threading.get_ident()
-            try:
-                return self._transcribe(samples, config, writer, start)
-            finally:
-                self._thread = 0
+        with self._turns.turn():
+            return self._transcribe(samples, config, writer, start)
 
     def get_tokenizer(self) -> Tokenizer:
         """Return the tokenizer."""
