@@ -13,13 +13,14 @@ from typing import Protocol
 
 from ovgpu.genai.decoder import MAX_PROPOSED, Decoder, DecoderInputs, check_can_drop
 from ovgpu.genai.enums import StreamingStatus
-from ovgpu.genai.generation import REASONS, Outcome, Stream, Text
+from ovgpu.genai.generation import Outcome
 from ovgpu.genai.generation_config import GenerationConfig
 from ovgpu.genai.grammar import CompiledGrammar
 from ovgpu.genai.metrics import RawPerfMetrics
 from ovgpu.genai.sampling import Sampler, Sampling, checked_token, sampling_of
 from ovgpu.genai.stops import Stops
 from ovgpu.genai.streamers import StreamerBase
+from ovgpu.genai.texts import REASONS, Stream, Text
 
 
 class Assistant(Protocol):

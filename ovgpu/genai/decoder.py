@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +14,7 @@ from ovgpu.batching import SequenceBatcher
 from ovgpu.batching.sequence_batcher import MAX_SEQUENCES
 from ovgpu.errors import Error
 from ovgpu.genai.batch import fix_batch
+from ovgpu.genai.places import Places, Requests, Sequences
 from ovgpu.genai.sampling import HISTORY, Array, add_sampling
 from ovgpu.genai.sampling import INPUTS as SAMPLING_INPUTS
 from ovgpu.model import Model, Output
@@ -155,23 +155,14 @@ class Decoder:
                 self._choosers[penalties] = Chooser(compiled, output, compiled.create_infer_request())
             return self._choosers[penalties]
 
-    @contextmanager
-    def texts(self, count: int, penalties: bool) -> Iterator[Texts]:
-        """Return a context with so many texts, which are empty.
-
-        Several texts share inferences, unless the model mixes the rows of a batch.
-        """
+    def places(self, penalties: bool, alone: bool = False) -> Places:
+        """Return places for texts. They share inferences, unless they are ``alone`` or the model mixes the rows of a
+        batch."""
         chooser = self.chooser(penalties)
-        with ExitStack() as opened:
-            if count == 1:
-                chooser.request.reset_state()
-                yield Texts([chooser.request])
-                return
-            batcher = None if count > MAX_SEQUENCES else self._batcher_of(penalties)
-            if batcher is None:
-                yield Texts([chooser.compiled.create_infer_request() for _ in range(count)])
-                return
-            yield Texts([opened.enter_context(batcher.open()) for _ in range(count)], batcher)
+        batcher = None if alone else self._batcher_of(penalties)
+        if batcher is None:
+            return Requests(chooser.request, chooser.compiled.create_infer_request)
+        return Sequences(batcher)
 
     def verifier(self) -> Verifier:
         """Return a text whose last tokens can be taken back, which is empty.
@@ -194,7 +185,9 @@ class Decoder:
         with self._making:
             if penalties not in self._batchers:
                 try:
-                    self._batchers[penalties] = SequenceBatcher(self.chooser(penalties).compiled, MAX_SEQUENCES)
+                    self._batchers[penalties] = SequenceBatcher(
+                        self.chooser(penalties).compiled, MAX_SEQUENCES, max_wait_ms=0
+                    )
                 except Error:
                     self._batchers[penalties] = None
             return self._batchers[penalties]
@@ -233,28 +226,6 @@ class Decoder:
                 self._beams = compiled.create_infer_request(), compiled.inputs, logits
             request, ports, logits = self._beams
             return Beams(request, self.inputs(ports), logits)
-
-
-class Texts:
-    """Texts in a decoder: sequences of a batcher, or else requests, which run one after the other."""
-
-    def __init__(self, places: Sequence[Any], batcher: SequenceBatcher | None = None) -> None:
-        self._places, self._batcher = places, batcher
-
-    def step(self, inputs: Mapping[int, Mapping[int, Array]]) -> dict[int, Any]:
-        """Run a step of some texts, by number, with their inputs. Return the outputs of each."""
-        if self._batcher is None:
-            return {
-                i: self._places[i].infer(arrays, share_inputs=True, share_outputs=True) for i, arrays in inputs.items()
-            }
-        with self._batcher.together():
-            futures = {i: self._places[i].submit(arrays) for i, arrays in inputs.items()}
-        return {i: future.result() for i, future in futures.items()}
-
-    def close(self, number: int) -> None:
-        """End a text, so that the others do not wait for it."""
-        if self._batcher is not None:
-            self._places[number].close()
 
 
 class Beams:

@@ -12,7 +12,7 @@ from ovgpu.errors import Error
 from ovgpu.genai.assisted import Assistant, DraftModel, PromptLookup, generate_assisted
 from ovgpu.genai.chat_history import ChatHistory
 from ovgpu.genai.decoder import Decoder
-from ovgpu.genai.generation import Outcome, generate, search
+from ovgpu.genai.generation import Outcome, generate
 from ovgpu.genai.generation_config import GenerationConfig
 from ovgpu.genai.grammar import CompiledGrammar, Compiler
 from ovgpu.genai.metrics import PerfMetrics, RawPerfMetrics, microseconds_since
@@ -182,9 +182,7 @@ class LLMPipeline:
         raw = RawPerfMetrics(chat_template_durations=prompts.templates, tokenization_durations=prompts.tokenizations)
         stops = Stops(config, self._tokenizer)
         grammar = self._grammar(config, raw)
-        if beams:
-            outcome = search(self._decoder, prompts.rows, config, stops, raw)
-        elif self._looks_up or self._draft is not None:
+        if not beams and (self._looks_up or self._draft is not None):
             outcome = Outcome([])
             for row in prompts.rows:
                 if self._draft is None:

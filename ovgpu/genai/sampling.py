@@ -207,7 +207,7 @@ class Sampler:
         self._numbers = np.zeros((1, len(Number)), np.int64)
         self._numbers[0, Number.TOP_K] = sampling.top_k
         self._numbers[0, Number.SEED] = np.uint64(seed).astype(np.int64)
-        self._numbers[0, Number.STEP] = (sequence << SEQUENCE_BITS) - 1
+        self._first = sequence << SEQUENCE_BITS  # the number of the first token
         self._bias, self._penalises = sampling.logit_bias, sampling.penalises
         self._biases = _arrays(self._bias)
         self._every: Array | None = None  # all tokens
@@ -221,7 +221,7 @@ class Sampler:
 
         Tokens in ``banned``, and those that are not in ``allowed``, bool [vocabulary], are not chosen.
         """
-        arrays = dict(zip(self._indices, self._values(banned, allowed)))
+        arrays = dict(zip(self._indices, self._values(len(generated), banned, allowed)))
         if self._history:
             arrays |= zip(self._history, self._tokens(generated))
         return arrays
@@ -233,7 +233,7 @@ class Sampler:
 
         The token is that of a model with `add_sampling`. Raises: Error if the logits are not numbers.
         """
-        rules, numbers, *biases = self._values(banned, allowed)
+        rules, numbers, *biases = self._values(len(generated), banned, allowed)
         counts = None
         if self._penalises:
             counts = np.zeros((1, len(logits)), np.int32)
@@ -244,9 +244,9 @@ class Sampler:
         tokens, logs = SampleToken().evaluate(NUMPY, logits[None, None], rules, numbers, counts, *biases)
         return checked_token(tokens), float(logs[0, 0]), float(logs[0, 1])
 
-    def _values(self, banned: Iterable[int], allowed: Array | None) -> tuple[Array, ...]:
-        """Return the arrays of `INPUTS` for the next token."""
-        self._numbers[0, Number.STEP] += 1
+    def _values(self, generated: int, banned: Iterable[int], allowed: Array | None) -> tuple[Array, ...]:
+        """Return the arrays of `INPUTS` for the token after so many generated ones."""
+        self._numbers[0, Number.STEP] = self._first + generated
         if allowed is not None:  # a bias for every token, so that the shapes stay the same
             every = np.where(allowed, np.float32(0), np.float32(-inf))
             for token, bias in {**self._bias, **dict.fromkeys(banned, -inf)}.items():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import ovgpu
 import ovgpu.genai as ov_genai
 from ovgpu.api.infer_request import InferRequest
 from ovgpu.batching import SequenceBatcher
+from ovgpu.batching.gathering import Work
 from ovgpu.genai.decoder import Decoder
 from ovgpu.genai.enums import GenerationFinishReason, StreamingStatus
 from tests.genai.generation_cases import CASES, MODELS, PLAIN, PROMPT, make_folder, name_of, outcomes
@@ -382,7 +382,7 @@ def test_stop_strings_end_beams(pipelines: Pipelines) -> None:
 def test_a_model_that_mixes_rows(pipelines: Pipelines, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Texts that cannot share a batch have requests of their own."""
 
-    def refuse(*args: Any) -> SequenceBatcher:
+    def refuse(*args: Any, **keywords: Any) -> SequenceBatcher:
         raise ovgpu.Error("a layer mixes rows")
 
     monkeypatch.setattr("ovgpu.genai.decoder.SequenceBatcher", refuse)
@@ -398,15 +398,13 @@ def test_texts_share_inferences(
     """All texts that go on run in one inference, on the constants of the model for one text."""
     pipeline = pipelines("gpt2")
     sizes: list[int] = []
-    with pipeline._decoder.texts(2, penalties=bool(penalties)):
-        batcher = pipeline._decoder._batchers[bool(penalties)]
-        assert batcher is not None and len(batcher) == 2
-    assert len(batcher) == 0
+    batcher = pipeline._decoder._batcher_of(penalties=bool(penalties))
+    assert batcher is not None
     slots = batcher._slots[0]
     monkeypatch.setattr(slots, "_observer", lambda run: sizes.append(run.rows))
     ids = pipeline.get_tokenizer().encode([PROMPT] * 3)
     pipeline.generate(ids, max_new_tokens=4, ignore_eos=True, **penalties)
-    assert sizes == [3] * 4
+    assert sizes == [3] * 4 and len(batcher) == 0
     own, shared = pipeline._decoder.chooser(False).compiled._compilation, batcher.compiled_model._compilation
     assert {id(x) for _, x in shared.constants.values()} & {id(x) for _, x in own.constants.values()}
 
@@ -432,7 +430,7 @@ def test_interruption(prompts: list[str], pipelines: Pipelines, monkeypatch: pyt
     """Ctrl-C ends a generation while it waits for a step. Nothing stays open, and the next one is whole."""
     pipeline = pipelines()
     before = pipeline.generate(prompts, **PLAIN).texts
-    kind, name = (InferRequest, "infer") if len(prompts) == 1 else (Future, "result")
+    kind, name = (InferRequest, "infer") if len(prompts) == 1 else (Work, "exception")
     wait, count = getattr(kind, name), iter(range(1000))
 
     def interrupted(*args: Any, **keywords: Any) -> Any:
@@ -451,7 +449,7 @@ def test_interruption(prompts: list[str], pipelines: Pipelines, monkeypatch: pyt
 def test_a_faulty_model_ends_the_generation(pipelines: Pipelines, monkeypatch: pytest.MonkeyPatch) -> None:
     pipeline = pipelines()
     before = pipeline.generate([PROMPT, "a"], **PLAIN).texts
-    monkeypatch.setattr("ovgpu.genai.generation.checked_token", lambda found: 1 // 0)
+    monkeypatch.setattr("ovgpu.genai.engine.checked_token", lambda found: 1 // 0)
     with pytest.raises(ZeroDivisionError):
         pipeline.generate([PROMPT, "a"], **PLAIN)
     monkeypatch.undo()

@@ -91,8 +91,8 @@ def test_log_probabilities(sampling: Sampling, kept: list[float]) -> None:
     sampler = Sampler(compiled.inputs, sampling, 5)
     logits = np.log(np.array(PROBABILITIES, np.float32)) + 3
     tokens = set()
-    for _ in range(20):
-        arrays = sampler.next(banned=[11]) | {0: np.zeros((1, 1), np.int64), 1: logits.reshape(1, 1, -1)}
+    for number in range(20):
+        arrays = sampler.next([0] * number, banned=[11]) | {0: np.zeros((1, 1), np.int64), 1: logits.reshape(1, 1, -1)}
         results = compiled(arrays)
         (token,), (logs,) = results["next_token"], results["log_probabilities"]
         tokens.add(int(token))
@@ -206,11 +206,12 @@ def tokens_of(decoder: decoders.Decoder, sampling: Sampling) -> Iterator[int]:
     chooser = decoder.chooser(sampling.penalises)
     ports = chooser.compiled.inputs
     inputs, sampler, tokens = decoders.DecoderInputs(ports), Sampler(ports, sampling, 7, prompt=TEXT), list[int]()
-    with decoder.texts(1, sampling.penalises) as places:
-        for _ in range(12):
-            outputs = places.step({0: inputs.next([tokens[-1:] or TEXT]) | sampler.next(tokens)})[0]
-            tokens.append(checked_token(outputs[chooser.output]))
-            yield tokens[-1]
+    chooser.request.reset_state()
+    for _ in range(12):
+        arrays = inputs.next([tokens[-1:] or TEXT]) | sampler.next(tokens)
+        outputs = chooser.request.infer(arrays, share_inputs=True, share_outputs=True)
+        tokens.append(checked_token(outputs[chooser.output]))
+        yield tokens[-1]
 
 
 RULES = [

@@ -17,8 +17,8 @@ import pytest
 import ovgpu
 import ovgpu.genai
 from ovgpu.genai import WhisperPipeline
-from ovgpu.genai.decoder import Texts
 from ovgpu.genai.enums import StreamingStatus
+from ovgpu.genai.places import Requests
 from tests.emulator import state
 from tests.genai import whisper_cases as cases
 from tests.genai.record_wheel import WHISPER
@@ -121,9 +121,9 @@ def test_asr_pipeline(pipelines: Pipelines, tmp_path: Path) -> None:
 @pytest.mark.parametrize("timestamps", [False, True])
 def test_a_decode_step_is_one_graph(timestamps: bool, pipelines: Pipelines, emulated: str) -> None:
     """A token and two log probabilities come back. The hidden states are uploaded in the first step alone."""
-    pipeline, run, seen = pipelines(emulated), Texts.step, []
+    pipeline, run, seen = pipelines(emulated), Requests.step, []
 
-    def counted(self: Texts, inputs: Any) -> Any:
+    def counted(self: Requests, inputs: Any) -> Any:
         state.counters.reset()
         found = run(self, inputs)
         counters = state.counters
@@ -133,7 +133,7 @@ def test_a_decode_step_is_one_graph(timestamps: bool, pipelines: Pipelines, emul
 
     uploaded: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Texts, "step", counted)
+        patch.setattr(Requests, "step", counted)
         pipeline.generate(sound(*cases.OTHER), return_timestamps=timestamps, max_new_tokens=9, ignore_eos=True)
     hidden = 30 * 40 * 4
     assert seen[3:] == [(1, 0, 0, 16)] * 6

@@ -15,7 +15,7 @@ import numpy as np
 from ovgpu.errors import Error
 from ovgpu.genai.enums import StreamingStatus
 from ovgpu.genai.files import read_json
-from ovgpu.genai.generation import generate, search
+from ovgpu.genai.generation import generate
 from ovgpu.genai.metrics import RawPerfMetrics, microseconds_since
 from ovgpu.genai.stops import Stops
 from ovgpu.genai.streamers import StreamerBase, as_streamer, write_tokens
@@ -245,13 +245,7 @@ class _Transcription:
         raw = RawPerfMetrics()
         stops = Stops(config, pipeline._tokenizer)
         writer = None if timestamps else self.writer
-        if config.is_beam_search():
-            outcome = search(pipeline._decoder, [prompt], config, stops, raw)
-            if writer is not None:
-                outcome.status = write_tokens(writer, outcome.texts[0].tokens)
-                writer.end()
-        else:
-            outcome = generate(pipeline._decoder, [prompt], config, stops, writer, raw)
+        outcome = generate(pipeline._decoder, [prompt], config, stops, writer, raw)
         tokens, status = outcome.texts[0].tokens, outcome.status
         if not timestamps:
             self._add_metrics(raw, [(0, len(raw.m_batch_sizes))])

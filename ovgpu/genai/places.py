@@ -1,0 +1,66 @@
+"""Places of texts in a decoder: requests, which run one after the other, or sequences of a batcher, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ovgpu.batching import SequenceBatcher
+from ovgpu.errors import Error
+from ovgpu.genai.sampling import Array
+
+Step = Mapping[int, Array]  # arrays by input index
+Steps = Mapping[Any, Step]  # by place
+
+
+class Requests:
+    """Requests of a compiled model, each for a text. Closed ones are for further texts."""
+
+    def __init__(self, first: Any, make: Callable[[], Any]) -> None:
+        """``first`` is a request, ``make`` makes others."""
+        self._free, self._make = [first], make
+
+    def open(self) -> Any:
+        """Return the place of an empty text."""
+        request = self._free.pop() if self._free else self._make()
+        request.reset_state()
+        return request
+
+    def step(self, steps: Steps) -> dict[Any, Any]:
+        """Run a step of some texts. Return the outputs of each, or its error."""
+        results: dict[Any, Any] = {}
+        for request, arrays in steps.items():
+            try:
+                results[request] = request.infer(arrays, share_inputs=True, share_outputs=True)
+            except Error as e:
+                results[request] = e
+        return results
+
+    def close(self, place: Any) -> None:
+        """End a text."""
+        self._free.append(place)
+
+
+class Sequences:
+    """Sequences of a batcher, each for a text."""
+
+    def __init__(self, batcher: SequenceBatcher) -> None:
+        self._batcher = batcher
+
+    def open(self) -> Any:
+        """Return the place of an empty text. Raises: BatchFullError if all are taken."""
+        return self._batcher.open()
+
+    def step(self, steps: Steps) -> dict[Any, Any]:
+        """Run a step of some texts, in one inference for each number of tokens. Return the outputs of each, or its
+        error."""
+        with self._batcher.together():
+            futures = {place: place.submit(arrays) for place, arrays in steps.items()}
+        return {place: future.exception() or future.result() for place, future in futures.items()}
+
+    def close(self, place: Any) -> None:
+        """End a text."""
+        place.close()
+
+
+Places = Requests | Sequences
