@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from ovgpu.genai.beam_search import BeamSearch, log_softmax
 from ovgpu.genai.decoder import Chooser, Decoder, DecoderInputs, Texts
@@ -57,6 +58,16 @@ class Outcome:
     def cancelled(self) -> bool:
         """True if the streamer cancelled the generation."""
         return self.status == StreamingStatus.CANCEL
+
+    @property
+    def scores(self) -> list[float]:
+        """The score of each text."""
+        return [text.score for text in self.texts]
+
+    @property
+    def reasons(self) -> list[Any]:
+        """Why each text ended."""
+        return [text.reason for text in self.texts]
 
 
 def generate(
