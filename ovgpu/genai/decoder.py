@@ -51,12 +51,12 @@ def find_logits(model: Model, known: Sequence[str] = INPUTS) -> int:
     return logits
 
 
-def prepare(model: Model, penalties: bool) -> int:
+def prepare(model: Model, penalties: bool, known: Sequence[str] = INPUTS) -> int:
     """Rewrite a model in place so that it chooses tokens, see `add_sampling`. Return the index of the output with them.
 
     Raises: Error for a model that generates no text, see `find_logits`.
     """
-    logits = find_logits(model)
+    logits = find_logits(model, known)
     fix_batch(model)
     keep_last_logits(model, logits)
     return add_sampling(model, logits, penalties)
@@ -127,6 +127,9 @@ class Decoder:
     log_probabilities = False
     """True if `beams` have log probabilities instead of logits."""
 
+    known: Sequence[str] = INPUTS
+    """Names of inputs that a model may have."""
+
     def __init__(self, model: Model, device: str, properties: Mapping[str, Any]) -> None:
         """Compile ``model`` for texts without penalties. Raises: Error for a model that `prepare` refuses."""
         self._source, self._device, self._properties = model, device, dict(properties)
@@ -140,7 +143,7 @@ class Decoder:
     @property
     def vocabulary(self) -> int:
         """The number of tokens. Raises: Error if the model leaves it open."""
-        extent = self._source.outputs[find_logits(self._source)].partial_shape[2]
+        extent = self._source.outputs[find_logits(self._source, self.known)].partial_shape[2]
         if extent.is_dynamic:
             raise Error("the logits have a vocabulary of unknown size")
         return extent.get_length()
@@ -172,13 +175,14 @@ class Decoder:
         with self._making:
             if self._verifier is None:
                 model = self._source.clone()
-                logits = find_logits(model)
+                logits = find_logits(model, self.known)
                 check_can_drop(model)
                 fix_batch(model)
                 keep_last_logits(model, logits, MAX_PROPOSED + 1)
                 compiled = self._compile(model)
                 self._verifier = compiled.create_infer_request(), compiled.inputs, logits
-            return Verifier(*self._verifier)
+            request, ports, logits = self._verifier
+            return Verifier(request, self.inputs(ports), logits)
 
     def _batcher_of(self, penalties: bool) -> SequenceBatcher | None:
         """Return the batcher of a chooser, which the first call makes; None if the model mixes the rows of a batch."""
@@ -198,11 +202,11 @@ class Decoder:
 
     def _prepare(self, model: Model, penalties: bool) -> int:
         """Rewrite a model in place for `chooser`, and return the index of the output with the tokens."""
-        return prepare(model, penalties)
+        return prepare(model, penalties, self.known)
 
     def _prepare_beams(self, model: Model) -> int:
         """Rewrite a model in place for `beams`, and return the index of the output with the logits."""
-        logits = find_logits(model)
+        logits = find_logits(model, self.known)
         keep_last_logits(model, logits)
         return logits
 
@@ -245,8 +249,8 @@ class Beams:
 class Verifier:
     """Text whose last tokens can be taken back."""
 
-    def __init__(self, request: Any, ports: Sequence[Output], logits: int) -> None:
-        self._request, self._inputs, self._logits = request, DecoderInputs(ports), logits
+    def __init__(self, request: Any, inputs: DecoderInputs, logits: int) -> None:
+        self._request, self._inputs, self._logits = request, inputs, logits
         request.reset_state()
 
     def step(self, tokens: Sequence[int], count: int) -> Array:

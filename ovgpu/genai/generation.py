@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ovgpu.genai.decoder import Decoder
 from ovgpu.genai.engine import DEFAULT, Engine, Generation, Limits
@@ -27,6 +28,16 @@ class Outcome:
     def cancelled(self) -> bool:
         """True if the streamer cancelled the generation."""
         return self.status == StreamingStatus.CANCEL
+
+    @property
+    def scores(self) -> list[float]:
+        """The score of each text."""
+        return [text.score for text in self.texts]
+
+    @property
+    def reasons(self) -> list[Any]:
+        """Why each text ended."""
+        return [text.reason for text in self.texts]
 
 
 def generate(
