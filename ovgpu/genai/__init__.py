@@ -4,12 +4,15 @@ from typing import Any
 
 from ovgpu.genai.absent import ABSENT, absent
 from ovgpu.genai.chat_history import ChatHistory
-from ovgpu.genai.enums import GenerationFinishReason, StopCriteria, StreamingStatus
+from ovgpu.genai.continuous_batching_pipeline import ContinuousBatchingPipeline
+from ovgpu.genai.enums import GenerationFinishReason, GenerationStatus, StopCriteria, StreamingStatus
 from ovgpu.genai.generation_config import GenerationConfig
+from ovgpu.genai.handle import GenerationResult
 from ovgpu.genai.llm_pipeline import LLMPipeline
 from ovgpu.genai.metrics import PerfMetrics, RawPerfMetrics
 from ovgpu.genai.pipeline_arguments import draft_model
 from ovgpu.genai.results import DecodedResults, EncodedResults
+from ovgpu.genai.scheduler_config import SchedulerConfig
 from ovgpu.genai.streamers import StreamerBase, TextStreamer
 from ovgpu.genai.structured_output import StructuredOutputConfig
 from ovgpu.genai.text_embedding_pipeline import TextEmbeddingPipeline
@@ -35,13 +38,17 @@ __all__ = [
     "ASRPipeline",
     "ASRRawPerfMetrics",
     "ChatHistory",
+    "ContinuousBatchingPipeline",
     "DecodedResults",
     "EncodedResults",
     "GenerationConfig",
     "GenerationFinishReason",
+    "GenerationResult",
+    "GenerationStatus",
     "LLMPipeline",
     "PerfMetrics",
     "RawPerfMetrics",
+    "SchedulerConfig",
     "StopCriteria",
     "StreamerBase",
     "StreamingStatus",

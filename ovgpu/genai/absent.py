@@ -21,9 +21,9 @@ REASONS = {
         Text2SpeechPipeline""",
     "models with images as inputs are not supported": "VLMDecodedResults VLMPipeline VLMPipelineBase VideoMetadata",
     "embeddings of texts are results of TextEmbeddingPipeline": "EmbedResult EmbeddingPipeline",
-    "requests join a batch in `ovgpu.SequenceBatcher`": """
-        AggregationMode CacheEvictionConfig ContinuousBatchingPipeline GenerationResult GenerationStatus
-        KVCrushAnchorPointMode KVCrushConfig SchedulerConfig SparseAttentionConfig SparseAttentionMode""",
+    "every token attends to all that the model lets it see": """
+        AggregationMode CacheEvictionConfig KVCrushAnchorPointMode KVCrushConfig SparseAttentionConfig
+        SparseAttentionMode""",
     "grammars are a JSON schema, a regular expression, EBNF, or made of such parts": """
         StructuralTagItem StructuralTagsConfig""",
     "results are not parsed": """
@@ -50,7 +50,10 @@ class _Refusing(type):
 
     def _refuse(cls) -> NoReturn:
         reason = cls.__dict__["_reason"]
-        pipelines = "LLMPipeline, TextEmbeddingPipeline, TextRerankPipeline, WhisperPipeline and ASRPipeline"
+        pipelines = (
+            "LLMPipeline, ContinuousBatchingPipeline, TextEmbeddingPipeline, TextRerankPipeline, WhisperPipeline and "
+            "ASRPipeline"
+        )
         raise Error(f"ovgpu.genai has no {cls.__name__}: {reason}; it has {pipelines}")
 
 

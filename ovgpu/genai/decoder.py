@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -147,6 +148,14 @@ class Decoder:
         if extent.is_dynamic:
             raise Error("the logits have a vocabulary of unknown size")
         return extent.get_length()
+
+    @property
+    def bytes_per_token(self) -> int:
+        """The number of bytes of a token in the KV caches; 0 for a model whose states have a fixed size."""
+        request = self.chooser(penalties=False).request
+        request.reset_state()
+        caches = [state.state for state in request.query_state() if 0 in state.state.shape]
+        return sum(cache.element_type.size * prod([n for n in cache.shape if n]) for cache in caches)
 
     def chooser(self, penalties: bool) -> Chooser:
         """Return the model that chooses tokens, with the inputs that penalties need or without."""

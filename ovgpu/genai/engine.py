@@ -44,6 +44,15 @@ DEFAULT = Limits()
 UNLIMITED = 1 << 62  # tokens of a step
 
 
+@dataclass(frozen=True)
+class Usage:
+    """Use of a step: how many generations had not ended, how many of them it advanced, and the blocks of all."""
+
+    generations: int
+    advanced: int
+    blocks: int
+
+
 class Generation:
     """Texts that continue a prompt, by greedy search, random draws or beam search.
 
@@ -113,11 +122,6 @@ class Engine:
         return bool(self._waiting or self._running or self._searches)
 
     @property
-    def running(self) -> int:
-        """The number of generations that have begun, and not ended."""
-        return len({run.generation for run in self._running}) + bool(self._searches)
-
-    @property
     def blocks(self) -> int:
         """The number of blocks that all texts have."""
         return sum(_blocks(run.feed.fed) for run in self._running)
@@ -139,22 +143,25 @@ class Engine:
             else:
                 self._waiting.extend([*self._runs(generation, longest)])
 
-    def step(self) -> None:
-        """Add a token to each text, or read a piece of its prompt.
+    def step(self) -> Usage:
+        """Add a token to each text, or read a piece of its prompt. Return what the step took.
 
         The error of an inference fails the generation of its text, and no other. An exception of a streamer or of a
         signal handler is raised; the generations then go on at the next step.
         """
+        generations = len({run.generation for run in self._all()})
         self._drop_ended()
         if self._searches:
             self._searches[0].step()
         plan = self._plan()
         if plan:
             self._advance(plan)
+        usage = Usage(generations, len({run.generation for run in plan}) + bool(self._searches), self.blocks)
         self._drop_ended()
         for generation in {run.generation for run in plan if run.generation.is_running}:
             generation.status = generation.stream.write()
         self._drop_ended()
+        return usage
 
     def close(self) -> None:
         """End all generations, and free their places."""

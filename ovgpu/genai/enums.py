@@ -43,6 +43,17 @@ class GenerationFinishReason(_Numbered):
     TOOL_CALL = 3
 
 
+class GenerationStatus(_Numbered):
+    """Status of a generation: it goes on (RUNNING), ended by itself (FINISHED), failed (IGNORED), or was ended by a
+    call of cancel (CANCEL) or stop (STOP)."""
+
+    RUNNING = 0
+    FINISHED = 1
+    IGNORED = 2
+    CANCEL = 3
+    STOP = 4
+
+
 class PoolingType(_Numbered):
     """Embedding of a text: that of its first token (CLS), the mean of all (MEAN), or that of its last token
     (LAST_TOKEN)."""

@@ -9,6 +9,7 @@ from typing import Any
 from ovgpu.errors import Error
 from ovgpu.genai.assisted import Assistant, DraftModel, PromptLookup, generate_assisted
 from ovgpu.genai.decoder import Decoder
+from ovgpu.genai.engine import DEFAULT
 from ovgpu.genai.generation import Outcome, generate
 from ovgpu.genai.generation_config import GenerationConfig
 from ovgpu.genai.grammar import CompiledGrammar, Compiler
@@ -38,6 +39,7 @@ class GenerationPipeline:
         self._looks_up, self._draft = prompt_lookup, draft
         if prompt_lookup or draft is not None:
             decoder.verifier()
+        self._limits = DEFAULT
         self._compiler: Compiler | None = None
         self._compiler_times: dict[str, float] = {}
         self._turns = Turns()
@@ -107,7 +109,7 @@ class GenerationPipeline:
                 outcome = Outcome(outcome.texts + found.texts, found.status)
             raw.inference_durations[:] = [sum(raw.inference_durations)]
         else:
-            outcome = generate(self._decoder, prompts.rows, config, stops, writer, raw, grammar)
+            outcome = generate(self._decoder, prompts.rows, config, stops, writer, raw, grammar, self._limits)
         raw.m_times_to_first_token += [1e3 * time - 1e6 * start for time in raw.m_new_token_times[:1]]
         raw.generate_durations.append(microseconds_since(start))
         return outcome, raw

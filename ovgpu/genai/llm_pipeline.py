@@ -30,8 +30,8 @@ class LLMPipeline(GenerationPipeline):
       tensor with the contents of the .bin
 
     Properties are those of `Core.compile_model`, and ``prompt_lookup=True`` or ``draft_model=draft_model(...)`` for
-    assisted generation, which gives the same texts in fewer inferences of the model. Threads may share a pipeline: it
-    runs one generation at a time.
+    assisted generation, which gives the same texts in fewer inferences of the model, and ``scheduler_config``, a
+    `SchedulerConfig` with limits for many texts. Threads may share a pipeline: it runs one generation at a time.
 
     Raises: RuntimeError if a file is missing, or the model is no decoder with a state; TypeError for other arguments.
     """
@@ -44,6 +44,8 @@ class LLMPipeline(GenerationPipeline):
             properties = {**given.properties, **given.draft.properties}
             draft = Decoder(Core().read_model(given.draft.path), given.draft.device or given.device, properties)
         super().__init__(given.tokenizer, given.config, decoder, given.prompt_lookup, draft)
+        if given.scheduler is not None:
+            self._limits = given.scheduler.limits(decoder)
         self._chat: ChatHistory | None = None
         self._load_time = 1e3 * (time.perf_counter() - start)
 

@@ -11,10 +11,11 @@ from typing import Any
 from ovgpu.errors import Error
 from ovgpu.genai.files import read_json
 from ovgpu.genai.generation_config import GenerationConfig
+from ovgpu.genai.scheduler_config import SchedulerConfig
 from ovgpu.genai.tokenizer import Tokenizer
 
 MODEL = "openvino_model.xml"
-WITHOUT_EFFECT = ("ATTENTION_BACKEND", "scheduler_config")
+WITHOUT_EFFECT = ("ATTENTION_BACKEND",)
 """Properties of openvino_genai that choose among its backends: here all give the same results."""
 UNSUPPORTED = ("adapters", "MAX_PROMPT_LEN", "MIN_RESPONSE_LEN")
 
@@ -63,6 +64,7 @@ class Arguments:
     properties: dict[str, Any]
     prompt_lookup: bool
     draft: Draft | None
+    scheduler: SchedulerConfig | None
 
     @staticmethod
     def of(first: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
@@ -87,6 +89,9 @@ class Arguments:
         lookup, draft = bool(properties.pop("prompt_lookup", False)), properties.pop("draft_model", None)
         if draft is not None and not isinstance(draft, Draft):
             raise TypeError(f"draft_model is what the function draft_model returns, not {draft!r}")
+        scheduler = properties.pop("scheduler_config", None)
+        if not isinstance(scheduler, SchedulerConfig | None):
+            raise TypeError(f"scheduler_config is a SchedulerConfig, not {scheduler!r}")
         for name in UNSUPPORTED:
             if properties.get(name):
                 raise Error(f"ovgpu.genai does not support {name}")
@@ -95,7 +100,7 @@ class Arguments:
             if not isinstance(tokenizer, Tokenizer):
                 raise TypeError("a model with its weights needs a Tokenizer")
             config = GenerationConfig() if config is None else config.copy()
-            return Arguments((first, weights), tokenizer, device, config, properties, lookup, draft)
+            return Arguments((first, weights), tokenizer, device, config, properties, lookup, draft, scheduler)
         if config is not None:
             raise TypeError("LLMPipeline takes a generation_config only with weights: call set_generation_config")
         folder = Path(os.fsdecode(first))
@@ -104,4 +109,4 @@ class Arguments:
             _check_window(path)
         path = folder / "generation_config.json"
         own = GenerationConfig(path) if path.is_file() else GenerationConfig()
-        return Arguments((model,), tokenizer or Tokenizer(folder), device, own, properties, lookup, draft)
+        return Arguments((model,), tokenizer or Tokenizer(folder), device, own, properties, lookup, draft, scheduler)

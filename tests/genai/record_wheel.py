@@ -1,5 +1,5 @@
-"""Record what openvino_genai has and does, with which tests compare, into ``data/wheel.json``, ``retrieval.json`` and
-``whisper.json``.
+"""Record what openvino_genai has and does, with which tests compare, into ``data/wheel.json``, ``retrieval.json``,
+``continuous.json`` and ``whisper.json``.
 
 Run it in an environment with openvino_genai and pytest, in the folder of the project: ``python -m
 tests.genai.record_wheel``.
@@ -16,6 +16,7 @@ from typing import Any
 PATH = Path(__file__).parent / "data" / "wheel.json"
 RETRIEVAL = PATH.with_name("retrieval.json")
 WHISPER = PATH.with_name("whisper.json")
+CONTINUOUS = PATH.with_name("continuous.json")
 
 
 def members(kind: type) -> dict[str, str]:
@@ -81,7 +82,29 @@ def main() -> None:
     PATH.parent.mkdir(exist_ok=True)
     PATH.write_text(_lines(record) + "\n")
     RETRIEVAL.write_text(_lines(retrieval_cases.record(openvino_genai, make)) + "\n")
+    record_continuous()
     record_whisper()
+
+
+def record_continuous() -> None:
+    """Write the file about ContinuousBatchingPipeline."""
+    import openvino_genai
+
+    from tests.genai import continuous_cases, generation_cases
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = generation_cases.make_folder("llama", Path(name))
+        exact = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
+
+        def make(scheduler: Any) -> Any:
+            return openvino_genai.ContinuousBatchingPipeline(folder, scheduler, "CPU", exact)
+
+        record = {
+            "runs": continuous_cases.outcomes(openvino_genai, make),
+            "generated": continuous_cases.generated(openvino_genai, make(openvino_genai.SchedulerConfig())),
+            "settings": continuous_cases.settings(openvino_genai.SchedulerConfig),
+        }
+    CONTINUOUS.write_text(_lines(record) + "\n")
 
 
 def record_whisper() -> None:

@@ -18,6 +18,7 @@ from tests.genai.record_wheel import PATH
 PAGE = Path(ovgpu.genai.__file__).with_name("README.md")
 TABLE = re.compile(r"(<!-- begin: written by `python -m tests.genai.table` -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 DIFFERENCES = {
+    "ContinuousBatchingPipeline.add_request": "refuses the number of a request that runs, and images",
     "DecodedResults.extended_perf_metrics": "None, also with a draft model",
     "DecodedResults.parsed": "empty: there are no parsers",
     "EncodedResults.extended_perf_metrics": "None, also with a draft model",
@@ -30,9 +31,18 @@ DIFFERENCES = {
     "GenerationConfig.rng_seed": "other random numbers",
     "GenerationConfig.tree_depth": "checked, then refused by generate()",
     "GenerationConfig.update_generation_config": "refuses unknown fields",
+    "GenerationResult.extended_perf_metrics": "None",
+    "GenerationStatus.IGNORED": "a request that failed; cancelled and stopped ones stay CANCEL and STOP",
     "LLMPipeline.generate": "refuses unknown keywords",
     "PerfMetrics.get_grammar_compiler_init_times": "of llguidance, not of xgrammar",
     "PerfMetrics.get_num_generated_tokens": "counts the first token of each text",
+    "SchedulerConfig.cache_eviction_config": "refused",
+    "SchedulerConfig.cache_interval_multiplier": "without effect",
+    "SchedulerConfig.enable_prefix_caching": "without effect",
+    "SchedulerConfig.num_linear_attention_blocks": "without effect",
+    "SchedulerConfig.sparse_attention_config": "refused",
+    "SchedulerConfig.use_cache_eviction": "only False",
+    "SchedulerConfig.use_sparse_attention": "only False",
     "StreamerBase.end": "called once",
     "StructuredOutputConfig.QwenXMLParametersFormat": "refused",
     "StructuredOutputConfig.TagsWithSeparator": "refused",

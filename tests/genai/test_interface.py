@@ -16,6 +16,12 @@ from tests.genai.record_wheel import PATH
 from tests.genai.table import DIFFERENCES, PAGE, TABLE, table
 
 RECORD = json.loads(PATH.read_text())
+ENUMERATIONS = (
+    ovgpu.genai.StopCriteria,
+    ovgpu.genai.StreamingStatus,
+    ovgpu.genai.GenerationFinishReason,
+    ovgpu.genai.GenerationStatus,
+)
 NAMES = {*RECORD["classes"], *RECORD["functions"]}
 
 
@@ -34,7 +40,16 @@ def test_members() -> None:
     made |= {name: getattr(ovgpu.genai, name)() for name in (*records, "ASRDecodedResultChunk", "WhisperWordTiming")}
     made["ASRDecodedResults"] = ovgpu.genai.ASRDecodedResults([], [], [], ovgpu.genai.ASRPerfMetrics())
     made["StructuredOutputConfig"] = ovgpu.genai.StructuredOutputConfig()
-    enums = (ovgpu.genai.StopCriteria, ovgpu.genai.StreamingStatus, ovgpu.genai.GenerationFinishReason)
+    made["SchedulerConfig"] = ovgpu.genai.SchedulerConfig()
+    made["GenerationResult"] = ovgpu.genai.GenerationResult(
+        0, [], [], ovgpu.genai.GenerationStatus.FINISHED, ovgpu.genai.PerfMetrics()
+    )
+    enums = (
+        ovgpu.genai.StopCriteria,
+        ovgpu.genai.StreamingStatus,
+        ovgpu.genai.GenerationFinishReason,
+        ovgpu.genai.GenerationStatus,
+    )
     made |= {kind.__name__: next(iter(kind)) for kind in enums}
     for name in ovgpu.genai.__all__:
         found = made.get(name, getattr(ovgpu.genai, name))
@@ -42,7 +57,12 @@ def test_members() -> None:
 
 
 def test_enumerations() -> None:
-    for kind in (ovgpu.genai.StopCriteria, ovgpu.genai.StreamingStatus, ovgpu.genai.GenerationFinishReason):
+    for kind in (
+        ovgpu.genai.StopCriteria,
+        ovgpu.genai.StreamingStatus,
+        ovgpu.genai.GenerationFinishReason,
+        ovgpu.genai.GenerationStatus,
+    ):
         names = {name for name in RECORD["classes"][kind.__name__] if name.isupper()}
         assert {member.name for member in kind} == names
         assert [kind(int(member)) for member in kind] == [*kind] and next(iter(kind)) != 0

@@ -1,0 +1,69 @@
+"""Class SchedulerConfig: limits of generations that run side by side."""
+
+from __future__ import annotations
+
+from ovgpu.errors import Error
+from ovgpu.genai.absent import absent
+from ovgpu.genai.decoder import Decoder
+from ovgpu.genai.engine import BLOCK, Limits
+from ovgpu.genai.fields import Configuration, Flag, Integer, OptionalInteger
+
+GIGABYTE = 1 << 30
+
+
+class SchedulerConfig(Configuration):
+    """Limits of generations that run side by side.
+
+    ``max_num_seqs`` texts run at a time, and a step has ``max_num_batched_tokens`` tokens: one of each text, and with
+    ``dynamic_split_fuse`` (bool) pieces of prompts, or else whole prompts. ``num_kv_blocks`` blocks of 16 tokens, or
+    ``cache_size`` GB of KV caches, are there for all texts; without both (0), they grow. A text that finds no block
+    waits, or is computed again later.
+
+    ``enable_prefix_caching``, ``num_linear_attention_blocks`` and ``cache_interval_multiplier`` have no effect.
+    ``use_cache_eviction`` and ``use_sparse_attention``, which change the texts, are refused.
+
+    Raises: TypeError for an assigned value of another type, AttributeError for an unknown field.
+    """
+
+    __slots__ = ()
+
+    max_num_batched_tokens = Integer(256)
+    num_kv_blocks = Integer(0)
+    cache_size = Integer(0)
+    num_linear_attention_blocks = Integer(0)
+    cache_interval_multiplier = OptionalInteger(None)
+    dynamic_split_fuse = Flag(True)
+    use_cache_eviction = Flag(False)
+    max_num_seqs = Integer(256)
+    enable_prefix_caching = Flag(False)
+    use_sparse_attention = Flag(False)
+
+    cache_eviction_config = absent("CacheEvictionConfig")
+    sparse_attention_config = absent("SparseAttentionConfig")
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def to_string(self) -> str:
+        """Return the settings as text."""
+        lines = (f"  {name}: {_text(getattr(self, name))}" for name in self._fields)
+        return "\n".join(["SchedulerConfig { ", *lines, " }"])
+
+    def limits(self, decoder: Decoder) -> Limits:
+        """Return the limits of an engine. Raises: Error for limits that let no text run, and for what is refused."""
+        for name in ("use_cache_eviction", "use_sparse_attention"):
+            if getattr(self, name):
+                raise Error(f"ovgpu.genai does not support {name}, which would change the texts: it must be False")
+        for name in ("max_num_seqs", "max_num_batched_tokens"):
+            if not getattr(self, name):
+                raise Error(f"{name} must be at least 1")
+        blocks, size = self.num_kv_blocks or None, decoder.bytes_per_token
+        if blocks is None and self.cache_size and size:
+            blocks = self.cache_size * GIGABYTE // (BLOCK * size)
+        if blocks == 0:
+            raise Error(f"cache_size of {self.cache_size} GB has no room for {BLOCK} tokens of {size} bytes")
+        return Limits(self.max_num_seqs, self.max_num_batched_tokens, blocks, self.dynamic_split_fuse)
+
+
+def _text(value: object) -> str:
+    return "unset" if value is None else str(value).lower()

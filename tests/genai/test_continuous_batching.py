@@ -1,0 +1,354 @@
+"""Class ContinuousBatchingPipeline beside openvino_genai, and its scheduler under random arrivals and limits."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+import ovgpu
+import ovgpu.genai as ov_genai
+from ovgpu.batching.gathering import Work
+from ovgpu.genai import engine
+from ovgpu.genai.engine import BLOCK, Engine, Generation, Limits
+from ovgpu.genai.enums import GenerationFinishReason, GenerationStatus, StreamingStatus
+from ovgpu.genai.metrics import RawPerfMetrics
+from ovgpu.genai.stops import Stops
+from tests.genai import continuous_cases as cases
+from tests.genai.continuous_cases import PLAIN, PROMPT
+from tests.genai.generation_cases import make_folder
+from tests.genai.record_wheel import CONTINUOUS
+from tests.genai.test_llm_pipeline import assert_close
+
+pytest.importorskip("tokenizers")
+
+EXACT = {"INFERENCE_PRECISION_HINT": "f32"}
+RECORD = json.loads(CONTINUOUS.read_text())
+Pipelines = Callable[..., ov_genai.ContinuousBatchingPipeline]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_folder("llama", tmp_path_factory.mktemp("llama"))
+
+
+@pytest.fixture(scope="module")
+def pipelines(folder: Path) -> Pipelines:
+    """Return a function that makes a pipeline for a device and settings of the scheduler, once."""
+
+    @cache
+    def make(device: str = "CPU", **settings: Any) -> ov_genai.ContinuousBatchingPipeline:
+        return ov_genai.ContinuousBatchingPipeline(folder, scheduler(**settings), device, EXACT)
+
+    return make
+
+
+def scheduler(**settings: Any) -> ov_genai.SchedulerConfig:
+    config = ov_genai.SchedulerConfig()
+    for name, value in settings.items():
+        setattr(config, name, value)
+    return config
+
+
+def config(**fields: Any) -> ov_genai.GenerationConfig:
+    return ov_genai.GenerationConfig(**{**PLAIN, **fields})
+
+
+# ---- comparison with openvino_genai
+
+
+@pytest.mark.parametrize("device", ["CPU", "card"])
+def test_runs(device: str, pipelines: Pipelines, emulated: str) -> None:
+    pipeline = pipelines(emulated if device == "card" else device)
+    whole = pipeline._engine
+
+    def limited(config: ov_genai.SchedulerConfig) -> ov_genai.ContinuousBatchingPipeline:
+        """Return the pipeline, whose model is compiled, with other limits."""
+        pipeline._engine = Engine(pipeline._decoder, config.limits(pipeline._decoder))
+        return pipeline
+
+    found = cases.outcomes(ov_genai, limited, RECORD["runs"] if device == "CPU" else ("join", "pieces", "penalties"))
+    pipeline._engine = whole
+    for run, outcome in found.items():
+        assert_close(json.loads(json.dumps(outcome)), RECORD["runs"][run])
+
+
+def test_generate(pipelines: Pipelines) -> None:
+    assert_close(json.loads(json.dumps(cases.generated(ov_genai, pipelines()))), RECORD["generated"])
+
+
+def test_scheduler_config() -> None:
+    assert cases.settings(ov_genai.SchedulerConfig) == RECORD["settings"]
+
+
+# ---- the scheduler
+
+
+def expected(
+    pipeline: ov_genai.ContinuousBatchingPipeline, prompt: str, fields: ov_genai.GenerationConfig
+) -> list[int]:
+    """Return the tokens of a prompt that runs alone."""
+    ids = pipeline.get_tokenizer().encode(prompt).input_ids
+    (result,) = pipeline.generate([ids], [fields])
+    return result.m_generation_ids[0]
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("device", ["CPU", "card"])
+def test_random_arrivals(device: str, seed: int, pipelines: Pipelines, emulated: str) -> None:
+    """Texts do not depend on others, on pieces, or on being computed again. The limits hold in every step."""
+    pipeline = pipelines(emulated if device == "card" else device)
+    random = Random(seed)
+    limits = Limits(random.choice([1, 3, 8]), random.choice([None, 5, 16]), random.choice([None, 4, 7]))
+    requests = []
+    for _ in range(8 if device == "CPU" else 5):
+        prompt = "".join(random.choices("abc ,", k=random.choice([1, 5, 20, 47])))
+        fields = {"max_new_tokens": random.choice([1, 4, 14])}
+        if random.random() < 0.4:
+            fields |= {"do_sample": True, "rng_seed": random.randrange(9), "top_k": 5}
+        if random.random() < 0.2:
+            fields["repetition_penalty"] = 1.3
+        requests.append((random.randrange(12), prompt, config(**fields)))
+    wanted = [expected(pipeline, prompt, fields) for _, prompt, fields in requests]
+    cancelled = {number for number in range(len(requests)) if random.random() < 0.2}
+
+    scheduled, begun = Engine(pipeline._decoder, limits), dict[int, Generation]()
+    most = 0
+    for step in range(400):
+        for number, (begin, prompt, fields) in enumerate(requests):
+            if begin == step:
+                ids = pipeline.get_tokenizer().encode(prompt).input_ids.data[0].tolist()
+                begun[number] = Generation(ids, fields, Stops(fields, None), RawPerfMetrics(inference_durations=[0.0]))
+                scheduled.add([begun[number]])
+        before = [(run, run.feed.fed) for run in scheduled._running]
+        usage = scheduled.step()
+        assert len(scheduled._running) <= limits.texts
+        assert limits.blocks is None or usage.blocks <= limits.blocks
+        read = sum(max(run.feed.fed - fed, 0) for run, fed in before)
+        assert limits.tokens is None or read <= max(limits.tokens, len(before))
+        most = max(most, usage.blocks)
+        for number in cancelled & {*begun}:
+            if random.random() < 0.1:
+                begun[number].status = StreamingStatus.CANCEL
+        if len(begun) == len(requests) and not scheduled.is_busy:
+            break
+    assert not scheduled.is_busy and scheduled.blocks == 0 and most
+    for number, generation in begun.items():
+        (text,) = generation.texts
+        assert generation.error is None
+        if number in cancelled:
+            assert text.tokens == wanted[number][: len(text.tokens)]
+        else:
+            assert text.tokens == wanted[number] and text.reason == GenerationFinishReason.LENGTH
+    for batcher in pipeline._decoder._batchers.values():
+        assert batcher is None or len(batcher) == 0
+
+
+def test_no_blocks_left(pipelines: Pipelines) -> None:
+    """A text that is alone ends as at its limit of tokens. A prompt that never fits is refused."""
+    pipeline = pipelines(num_kv_blocks=2)
+    handle = pipeline.add_request(0, "a", config(max_new_tokens=100))
+    while pipeline.has_non_finished_requests():
+        pipeline.step()
+    (output,) = handle.read_all()
+    assert output.finish_reason == GenerationFinishReason.LENGTH and len(output.generated_ids) == 2 * BLOCK - 1
+    with pytest.raises(ovgpu.Error, match="the prompt needs 3 blocks of 16 tokens, and there are 2"):
+        pipeline.add_request(1, "a" * 40, config())
+    assert pipeline.get_metrics().max_cache_usage == 100
+
+
+def test_an_error_fails_one_request(pipelines: Pipelines, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipeline = pipelines()
+    wanted = expected(pipeline, "a", config())
+    handles = [pipeline.add_request(number, "a", config()) for number in range(3)]
+    pipeline.step()
+    checked, count = engine.checked_token, iter(range(1000))
+
+    def faulty(tokens: Any) -> int:
+        if next(count) == 1:
+            raise ovgpu.Error("the logits have NaN")
+        return checked(tokens)
+
+    monkeypatch.setattr(engine, "checked_token", faulty)
+    while pipeline.has_non_finished_requests():
+        pipeline.step()
+    assert [handle.get_status() for handle in handles] == [
+        GenerationStatus.FINISHED,
+        GenerationStatus.IGNORED,
+        GenerationStatus.FINISHED,
+    ]
+    assert handles[0].read_all()[0].generated_ids == handles[2].read_all()[0].generated_ids == wanted
+    assert not handles[1].can_read()
+    with pytest.raises(ovgpu.Error, match="NaN"):
+        handles[1].read()
+
+
+def test_an_interrupted_step(pipelines: Pipelines, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its texts are computed again."""
+    pipeline = pipelines()
+    wanted = expected(pipeline, PROMPT, config())
+    handles = [pipeline.add_request(number, PROMPT, config()) for number in range(2)]
+    pipeline.step()
+    wait, count = Work.exception, iter(range(1000))
+
+    def interrupted(self: Work, *args: Any) -> Any:
+        if next(count) == 1:
+            raise KeyboardInterrupt
+        return wait(self, *args)
+
+    monkeypatch.setattr(Work, "exception", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        pipeline.step()
+    while pipeline.has_non_finished_requests():
+        pipeline.step()
+    assert [handle.read_all()[0].generated_ids for handle in handles] == [wanted] * 2
+
+
+# ---- the pipeline
+
+
+def test_handles(pipelines: Pipelines) -> None:
+    pipeline = pipelines()
+    handle = pipeline.add_request(0, "a", config(echo=True))
+    assert handle.get_status() == GenerationStatus.RUNNING and not handle.can_read() and handle.read_all() == []
+    with pytest.raises(ovgpu.Error, match=r"there is nothing to read: ask can_read\(\) before"):
+        handle.read()
+    with pytest.raises(ovgpu.Error, match="the generation has not ended"):
+        handle.get_perf_metrics()
+    with pytest.raises(ovgpu.Error, match="request 0 has not ended"):
+        pipeline.add_request(0, "b", config())
+    with pytest.raises(ovgpu.Error, match=r"generate\(\) cannot run while requests do"):
+        pipeline.generate("a", config())
+    pipeline.step()
+    first = handle.read()[0]
+    assert first.generated_ids[:-1] == pipeline.get_tokenizer().encode("a").input_ids.data[0].tolist()
+    assert len(first.generated_log_probs) == len(first.generated_ids)
+    with pytest.raises(ovgpu.Error, match="finish_reason must be STOP or TOOL_CALL"):
+        handle.stop(GenerationFinishReason.LENGTH)
+    handle.stop(GenerationFinishReason.TOOL_CALL)
+    while pipeline.has_non_finished_requests():
+        pipeline.step()
+    (end,) = handle.read_all()
+    assert handle.get_status() == GenerationStatus.STOP and end.finish_reason == GenerationFinishReason.TOOL_CALL
+    assert handle.get_perf_metrics().get_num_generated_tokens() == 1
+    handle.cancel()
+    assert handle.get_status() == GenerationStatus.STOP
+
+
+def test_stop_strings_are_not_read(pipelines: Pipelines) -> None:
+    pipeline = pipelines()
+    tokens = expected(pipeline, PROMPT, config(max_new_tokens=12))
+    stop = pipeline.get_tokenizer().decode(tokens[2:5])
+    handle = pipeline.add_request(0, PROMPT, config(max_new_tokens=12, stop_strings={stop}))
+    read = []
+    while pipeline.has_non_finished_requests():
+        pipeline.step()
+        read += [token for output in handle.read_all() for token in output.generated_ids]
+    assert read == tokens[:2] and handle.get_status() == GenerationStatus.FINISHED
+
+
+def test_streams(pipelines: Pipelines) -> None:
+    pipeline, pieces = pipelines(), list[str]()
+    (result,) = pipeline.generate(PROMPT, config(max_new_tokens=20), pieces.append)
+    assert "".join(pieces) == result.m_generation_ids[0]
+    (result,) = pipeline.generate(PROMPT, config(max_new_tokens=20), lambda piece: StreamingStatus.STOP)
+    assert result.m_status == GenerationStatus.STOP
+    with pytest.raises(ovgpu.Error, match="a streamer takes a single text"):
+        pipeline.generate(["a", "b"], [config()] * 2, pieces.append)
+    with pytest.raises(ValueError, match="of the program"):
+        pipeline.generate(PROMPT, config(), lambda piece: int("of the program"))
+    assert not pipeline.has_non_finished_requests()
+
+
+def test_chats(pipelines: Pipelines, folder: Path) -> None:
+    """As those of LLMPipeline."""
+    pipeline, other = pipelines(), ov_genai.LLMPipeline(folder, "CPU", **EXACT)
+    pipeline.start_chat("be kind")
+    with pytest.warns(DeprecationWarning):
+        other.start_chat("be kind")
+    for prompt in ("hi", "why", "so"):
+        assert pipeline.generate(prompt, config())[0].get_generation_ids() == [other.generate(prompt, config())]
+    pipeline.finish_chat()
+    assert pipeline.generate("hi", config())[0].m_generation_ids != [other.generate("hi", config())]
+
+
+def test_threads(pipelines: Pipelines) -> None:
+    """One thread steps, others add requests and read them."""
+    pipeline = pipelines()
+    prompts = ["a", "b", PROMPT, "ab"]
+    wanted = [expected(pipeline, prompt, config()) for prompt in prompts]
+    found: dict[int, list[int]] = {}
+    done = threading.Event()
+
+    def ask(number: int) -> None:
+        handle, tokens = pipeline.add_request(number, prompts[number], config()), list[int]()
+        for _ in range(10_000):
+            tokens += [token for output in handle.read_all() for token in output.generated_ids]
+            if handle.get_status() != GenerationStatus.RUNNING and not handle.can_read():
+                break
+            done.wait(0.001)
+        found[number] = tokens
+
+    threads = [threading.Thread(target=ask, args=[number]) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        pipeline.step()
+    assert [found[number] for number in range(4)] == wanted
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"use_cache_eviction": True}, "ovgpu.genai does not support use_cache_eviction"),
+        ({"use_sparse_attention": True}, "ovgpu.genai does not support use_sparse_attention"),
+        ({"max_num_seqs": 0}, "max_num_seqs must be at least 1"),
+        ({"max_num_batched_tokens": 0}, "max_num_batched_tokens must be at least 1"),
+    ],
+)
+def test_wrong_settings(settings: dict[str, Any], message: str, folder: Path) -> None:
+    with pytest.raises(ovgpu.Error, match=message):
+        ov_genai.ContinuousBatchingPipeline(folder, scheduler(**settings), "CPU")
+
+
+def test_wrong_arguments(folder: Path, pipelines: Pipelines) -> None:
+    limits = scheduler()
+    for args, kind, message in (
+        ((folder, "CPU"), TypeError, "scheduler_config is a SchedulerConfig"),
+        ((folder, limits, "CPU", 3), TypeError, "properties are a dict"),
+        ((folder, limits, "CPU", {}, {}, {}, 3), TypeError, "ContinuousBatchingPipeline takes"),
+        ((folder, limits, "CPU", {"prompt_lookup": True}), ovgpu.Error, "has no assisted generation"),
+        ((folder / "none", limits, "CPU"), ovgpu.Error, "has no openvino_model.xml"),
+    ):
+        with pytest.raises(kind, match=message):
+            ov_genai.ContinuousBatchingPipeline(*args)
+    pipeline = pipelines(max_num_seqs=2, dynamic_split_fuse=False, max_num_batched_tokens=8)
+    ids = pipeline.get_tokenizer().encode(["a", "bcd"]).input_ids
+    for prompt, own, message in (
+        (ids, config(), "the prompt has 2 rows, not 1"),
+        ("a" * 20, config(), "more than the 8 of max_num_batched_tokens"),
+        ("a", config(num_return_sequences=3, do_sample=True), "num_return_sequences is 3, and max_num_seqs 2"),
+    ):
+        with pytest.raises(ovgpu.Error, match=message):
+            pipeline.add_request(0, prompt, own)
+    assert not pipeline.has_non_finished_requests()
+
+
+def test_cache_size(folder: Path) -> None:
+    """In gigabytes, of which a token takes some bytes; and the limits of an LLMPipeline."""
+    pipeline = ov_genai.LLMPipeline(folder, "CPU", scheduler_config=scheduler(cache_size=1), **EXACT)
+    size = pipeline._decoder.bytes_per_token
+    assert size == 2 * 2 * 2 * 8 * 4  # keys and values of two layers with two heads
+    assert pipeline._limits == Limits(256, 256, 2**30 // (16 * size), True)
+    assert (
+        pipeline.generate(["a", "b"], **PLAIN).texts
+        == ov_genai.LLMPipeline(folder, "CPU", **EXACT).generate(["a", "b"], **PLAIN).texts
+    )
+    with pytest.raises(TypeError, match="scheduler_config is a SchedulerConfig"):
+        ov_genai.LLMPipeline(folder, "CPU", scheduler_config=3)
