@@ -12,7 +12,7 @@ from ovgpu.genai.enums import GenerationFinishReason, StreamingStatus
 from ovgpu.genai.generation_config import GenerationConfig
 from ovgpu.genai.grammar import CompiledGrammar
 from ovgpu.genai.metrics import RawPerfMetrics
-from ovgpu.genai.sampling import Array, Sampler, checked_token, sampling_of
+from ovgpu.genai.sampling import Array, RandomNumbers, Sampler, checked_token, sampling_of
 from ovgpu.genai.stops import Stops
 from ovgpu.genai.streamers import StreamerBase, write_tokens
 
@@ -81,9 +81,10 @@ def generate(
     sampling = sampling_of(config)
     chooser = decoder.chooser(sampling.penalises)
     count, longest = config.num_return_sequences, max(map(len, prompts))
+    numbers = [RandomNumbers(config.rng_seed) for _ in prompts]
     samplers = [
-        Sampler(chooser.compiled.inputs, sampling, config.rng_seed, number % count, text.prompt, longest)
-        for number, text in enumerate(texts)
+        Sampler(chooser.compiled.inputs, sampling, numbers[i // count], text.prompt, longest)
+        for i, text in enumerate(texts)
     ]
     feeds = [
         _Feed(decoder.inputs(chooser.compiled.inputs), text, sampler, config, grammar)
