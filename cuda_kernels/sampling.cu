@@ -3,13 +3,13 @@
 // A weight is exp((score - best) / temperature), as f32 for comparisons, and as a whole number for sums, which do not
 // depend on their order then. The order of tokens is that of their keys: the most likely token comes first, and of
 // equal ones that with the lowest index. All rules keep the first tokens of this order, up to some sum of weights.
-#include "philox.cuh"
+#include "common.cuh"
 
 typedef unsigned long long u64;
 
 // Columns of `rules` and `numbers`, as in ovgpu/ops/generation/sampling.py.
 enum Rule { TEMPERATURE, TOP_P, MIN_P, REPETITION_PENALTY, PRESENCE_PENALTY, FREQUENCY_PENALTY, RULES };
-enum Number { TOP_K, SEED, STEP, GENERATED, NUMBERS };
+enum Number { TOP_K, RANDOM, GENERATED, NUMBERS };
 
 constexpr int PROMPT = 1 << 30;  // flag of a count: the token is in the prompt
 constexpr float LOWEST = -40;    // binary logarithm of the least weight
@@ -28,6 +28,17 @@ constexpr int LEVELS = 5;
 constexpr int INDEX_BITS = 20;
 __device__ constexpr int SHIFTS[LEVELS] = {38, 29, 20, 10, 0};
 constexpr int BINS = 1281;  // first digits of weights from 1 to 2^-40
+
+// Order in which tokens share the interval of the random number. BY_INDEX, the bins of the histogram are the tiles.
+enum Order { BY_WEIGHT, BY_INDEX, BY_HEAP };
+constexpr int TOP_K_IN_HEAP = 128;
+
+__device__ Order order_of(const double* rule, const long long* number, int vocabulary) {
+  const long long top_k = number[TOP_K];
+  if (rule[TOP_P] < 1) return BY_WEIGHT;
+  if (top_k == 0 || top_k >= vocabulary) return BY_INDEX;
+  return top_k <= TOP_K_IN_HEAP ? BY_HEAP : BY_WEIGHT;
+}
 
 // Copy the counts of generated tokens. Before a prompt, all tokens with a count become tokens of the prompt.
 __global__ void start_counts(const int* __restrict__ counts, const long long* numbers, int* __restrict__ y,
@@ -185,23 +196,55 @@ __device__ __forceinline__ float power_of_two(float x) {
   return __uint_as_float(__float_as_uint(y) + (static_cast<unsigned>(static_cast<int>(whole)) << 23));
 }
 
-// Replace the scores of a tile by weights, and add them to the histogram of first digits of the row.
-__global__ void weigh_tokens(float* __restrict__ scores, const double* rules, const u64* best, unsigned* bin_counts,
-                             u64* bin_sums, int vocabulary) {
+// Weights of scores in comparison with the best one.
+struct Scale {
+  float top, factor;
+  __device__ Scale(u64 best, double temperature)
+      : top(number_of(static_cast<unsigned>(best >> 32))),
+        factor(static_cast<float>(fmin(1.4426950408889634 / temperature, 3.4028234663852886e38))) {}
+  __device__ __forceinline__ float weight(float score) const {
+    const float exponent = (score == top ? 0.0f : score - top) * factor;
+    return exponent >= LOWEST ? power_of_two(exponent) : 0.0f;  // 0 for NaN: -inf times 0
+  }
+};
+
+// Replace the scores of a tile by weights, and add them to the histogram of the row. BY_HEAP, leave the scores.
+__global__ void weigh_tokens(float* __restrict__ scores, const double* rules, const long long* numbers, const u64* best,
+                             unsigned* bin_counts, u64* bin_sums, int vocabulary) {
   OVGPU_SHARED(unsigned, count_of, [BINS]);
   OVGPU_SHARED(u64, sum_of, [BINS]);
   const int row = blockIdx.x, first = blockIdx.y * TILE, count = min(TILE, vocabulary - first);
-  const double temperature = rules[row * RULES + TEMPERATURE];
+  const double* rule = rules + row * RULES;
   const u64 greatest = best_of<TILE_THREADS>(best + row * gridDim.y, gridDim.y);
-  if (is_decided(greatest, temperature)) return;
+  const Order order = order_of(rule, numbers + row * NUMBERS, vocabulary);
+  if (is_decided(greatest, rule[TEMPERATURE]) || order == BY_HEAP) return;
+  const Scale scale(greatest, rule[TEMPERATURE]);
+  const long long start = static_cast<long long>(row) * vocabulary + first;
+  if (order == BY_INDEX) {
+    const float least = static_cast<float>(rule[MIN_P]);
+    unsigned kept = 0;
+    u64 sum = 0;
+    for (int i = threadIdx.x; i < count; i += TILE_THREADS) {
+      float weight = scale.weight(scores[start + i]);
+      if (weight < least) weight = 0;
+      scores[start + i] = weight;
+      kept += weight > 0;
+      sum += whole_weight(weight);
+    }
+    for (int lanes = WARP / 2; lanes; lanes /= 2) {
+      kept += __shfl_xor_sync(0xFFFFFFFF, kept, lanes);
+      sum += __shfl_xor_sync(0xFFFFFFFF, sum, lanes);
+    }
+    if (threadIdx.x % WARP == 0 && kept) {
+      atomicAdd(&bin_counts[row * BINS + blockIdx.y], kept);
+      atomicAdd(&bin_sums[row * BINS + blockIdx.y], sum);
+    }
+    return;
+  }
   for (int i = threadIdx.x; i < BINS; i += TILE_THREADS) count_of[i] = 0, sum_of[i] = 0;
   __syncthreads();
-  const float top = number_of(static_cast<unsigned>(greatest >> 32));
-  const float factor = static_cast<float>(fmin(1.4426950408889634 / temperature, 3.4028234663852886e38));
-  const long long start = static_cast<long long>(row) * vocabulary + first;
   for (int i = threadIdx.x; i < count; i += TILE_THREADS) {
-    const float score = scores[start + i], exponent = (score == top ? 0.0f : score - top) * factor;
-    const float weight = exponent >= LOWEST ? power_of_two(exponent) : 0.0f;  // 0 for NaN: -inf times 0
+    const float weight = scale.weight(scores[start + i]);
     scores[start + i] = weight;
     if (weight == 0) continue;
     const int bin = static_cast<int>(key_of(__float_as_uint(weight), 0) >> SHIFTS[0]);
@@ -217,9 +260,10 @@ __global__ void weigh_tokens(float* __restrict__ scores, const double* rules, co
 }
 
 // Shared memory of the search in a row's keys: a histogram of one digit, and where the search goes on.
+constexpr int MOST_BINS = TILE;
 struct Digits {
-  unsigned count[BINS], token[BINS];  // `token`: one of those in the bin
-  u64 sum[BINS];
+  unsigned count[MOST_BINS], token[MOST_BINS];  // `token`: one of those in the bin
+  u64 sum[MOST_BINS];
   unsigned warp_count[DRAW_THREADS / WARP];
   u64 warp_sum[DRAW_THREADS / WARP];
   unsigned digit, before_count;
@@ -239,6 +283,7 @@ struct Prefix {
 };
 
 constexpr u64 ALL = ~0ull;
+constexpr unsigned NONE = ~0u;
 
 // Find the first bin up to which `reached(count, sum)` holds. Return whether there is one.
 template <class Reached>
@@ -259,7 +304,7 @@ __device__ bool find_bin(Digits& digits, int bins, unsigned count, u64 sum, Reac
     if (lane >= step) count_up_to += lower_count, sum_up_to += lower_sum;
   }
   if (lane == WARP - 1) digits.warp_count[warp] = count_up_to, digits.warp_sum[warp] = sum_up_to;
-  if (threadIdx.x == 0) digits.digit = BINS;
+  if (threadIdx.x == 0) digits.digit = NONE;
   __syncthreads();
   for (int lower = 0; lower < warp; lower++) count += digits.warp_count[lower], sum += digits.warp_sum[lower];
   count += count_up_to - counts[0] - counts[1];
@@ -271,7 +316,7 @@ __device__ bool find_bin(Digits& digits, int bins, unsigned count, u64 sum, Reac
     sum += sums[i];
   }
   __syncthreads();
-  return digits.digit < BINS;
+  return digits.digit != NONE;
 }
 
 // Return the shortest prefix of the order of tokens for which `reached(count, sum)` holds; ALL if it holds for none. The
@@ -310,6 +355,96 @@ __device__ Prefix find_prefix(Digits& digits, const Row& row, bool needs_token, 
   }
 }
 
+// Return the first token of the vocabulary for which `reached(count, sum)` holds, with the sum of the weights until then.
+template <class Reached>
+__device__ Prefix find_token(Digits& digits, const Row& row, Reached reached) {
+  const int tiles = (row.vocabulary + TILE - 1) / TILE;
+  __syncthreads();
+  for (int i = threadIdx.x; i < tiles; i += DRAW_THREADS) {
+    digits.count[i] = row.bin_counts[i];
+    digits.sum[i] = row.bin_sums[i];
+  }
+  __syncthreads();
+  find_bin(digits, tiles, 0, 0, reached);
+  const unsigned first = digits.digit * TILE;
+  const u64 before = digits.before_sum;
+  __syncthreads();
+  for (int i = threadIdx.x; i < TILE; i += DRAW_THREADS) {
+    const float weight = first + i < row.vocabulary ? row.weights[first + i] : 0;
+    digits.count[i] = weight > 0;
+    digits.sum[i] = whole_weight(weight);
+  }
+  __syncthreads();
+  find_bin(digits, TILE, 0, before, reached);
+  return {digits.before_sum + digits.sum[digits.digit], first + digits.digit};
+}
+
+// A heap whose root has the least score. A key is the ordered bits of a score, and the inverted index of its token.
+struct Heap {
+  u64 key[TOP_K_IN_HEAP], candidate[DRAW_THREADS];
+  unsigned mask[DRAW_THREADS / WARP];  // of the candidates that are greater than the root
+};
+
+__device__ __forceinline__ u64 heap_key(float score, int token) {
+  return static_cast<u64>(ordered_bits(score)) << 32 | ~static_cast<unsigned>(token);
+}
+
+__device__ __forceinline__ bool is_less(u64 key, u64 other) { return key >> 32 < other >> 32; }
+
+// Put a key into the heap below `top`, which has a hole: move greater keys down into it.
+__device__ void rise(u64* heap, int top, int hole, u64 key) {
+  while (hole > top) {
+    const int parent = (hole - 1) / 2;
+    if (!is_less(key, heap[parent])) break;
+    heap[hole] = heap[parent];
+    hole = parent;
+  }
+  heap[hole] = key;
+}
+
+// Put a key into the heap below `top`, which has a hole there. It first goes down to a leaf (Wegener 1993).
+__device__ void sink(u64* heap, int count, int top, u64 key) {
+  int hole = top;
+  for (int child; (child = 2 * hole + 1) < count; hole = child) {
+    if (child + 1 < count && !is_less(heap[child], heap[child + 1])) child++;
+    heap[hole] = heap[child];
+  }
+  rise(heap, top, hole, key);
+}
+
+// Leave the greatest scores in the heap. Each one that is greater than the root replaces it in two steps, as
+// std::pop_heap and std::push_heap do: the order of the heap is that of openvino_genai, also of equal scores.
+__device__ void fill_heap(Heap& heap, const float* scores, int vocabulary, int count) {
+  if (threadIdx.x < count) heap.key[threadIdx.x] = heap_key(scores[threadIdx.x], threadIdx.x);
+  __syncthreads();
+  if (threadIdx.x == 0)
+    for (int parent = count / 2 - 1; parent >= 0; parent--) sink(heap.key, count, parent, heap.key[parent]);
+  __syncthreads();
+  // As many candidates at a time as keys before them, so that about `count` of them are greater than the root.
+  for (int begin = count, width; begin < vocabulary; begin += width) {
+    width = min(min(begin, DRAW_THREADS), vocabulary - begin);
+    const int token = begin + threadIdx.x;
+    const u64 key = threadIdx.x < width ? heap_key(scores[token], token) : 0;
+    const bool greater = is_less(heap.key[0], key);
+    const unsigned mask = __ballot_sync(0xFFFFFFFF, greater);
+    if (!__syncthreads_or(greater)) continue;
+    heap.candidate[threadIdx.x] = key;
+    if (threadIdx.x % WARP == 0) heap.mask[threadIdx.x / WARP] = mask;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      for (int warp = 0; warp * WARP < width; warp++) {
+        for (unsigned left = heap.mask[warp]; left; left &= left - 1) {
+          const u64 candidate = heap.candidate[warp * WARP + __ffs(left) - 1];
+          if (!is_less(heap.key[0], candidate)) continue;
+          if (count > 1) sink(heap.key, count - 1, 0, heap.key[count - 1]);
+          rise(heap.key, 0, count - 1, candidate);
+        }
+      }
+    }
+    __syncthreads();
+  }
+}
+
 // Return the sum over the block, in all threads.
 __device__ u64 block_sum(Digits& digits, u64 value) {
   for (int step = WARP / 2; step; step /= 2) value += __shfl_xor_sync(0xFFFFFFFF, value, step);
@@ -330,6 +465,7 @@ __global__ void __launch_bounds__(DRAW_THREADS)
                const unsigned* bin_counts, const u64* bin_sums, long long* tokens, float* log_probabilities,
                int vocabulary) {
   OVGPU_SHARED(Digits, shared, [1]);
+  OVGPU_SHARED(Heap, shared_heap, [1]);
   Digits& digits = shared[0];
   const int index = blockIdx.x;
   const double* rule = rules + index * RULES;
@@ -353,9 +489,38 @@ __global__ void __launch_bounds__(DRAW_THREADS)
   }
   const Row row = {weights + static_cast<long long>(index) * vocabulary, bin_counts + index * BINS,
                    bin_sums + index * BINS, vocabulary};
+  const u64 random = static_cast<u64>(number[RANDOM]) << 32;
+  const auto write_drawn = [&](unsigned token, u64 weight, u64 kept) {
+    write(token, static_cast<float>(log(static_cast<double>(weight) / static_cast<double>(kept))));
+  };
+  const Order order = order_of(rule, number, vocabulary);
+  if (order == BY_HEAP) {
+    Heap& heap = shared_heap[0];
+    const int count = static_cast<int>(number[TOP_K]);
+    fill_heap(heap, row.weights, vocabulary, count);
+    if (threadIdx.x < count) {
+      const Scale scale(greatest, rule[TEMPERATURE]);
+      const float weight = scale.weight(number_of(static_cast<unsigned>(heap.key[threadIdx.x] >> 32)));
+      const bool is_kept = weight > 0 && weight >= static_cast<float>(rule[MIN_P]);
+      digits.count[threadIdx.x] = is_kept;
+      digits.sum[threadIdx.x] = is_kept ? whole_weight(weight) : 0;
+    }
+    const u64 kept = block_sum(digits, threadIdx.x < count ? digits.sum[threadIdx.x] : 0);
+    const u64 position = __umul64hi(random, kept);
+    __syncthreads();
+    find_bin(digits, count, 0, 0, [position](unsigned, u64 sum) { return sum > position; });
+    if (threadIdx.x == 0) write_drawn(~static_cast<unsigned>(heap.key[digits.digit]), digits.sum[digits.digit], kept);
+    return;
+  }
   u64 total = 0;
   for (int i = threadIdx.x; i < BINS; i += DRAW_THREADS) total += row.bin_sums[i];
   total = block_sum(digits, total);
+  if (order == BY_INDEX) {
+    const u64 position = __umul64hi(random, total);
+    const Prefix drawn = find_token(digits, row, [position](unsigned, u64 sum) { return sum > position; });
+    if (threadIdx.x == 0) write_drawn(drawn.token, whole_weight(row.weights[drawn.token]), total);
+    return;
+  }
   const u64 most = number[TOP_K];
   if (most > 0)
     total = min(total, find_prefix(digits, row, false, [most](unsigned count, u64) { return count >= most; }).sum);
@@ -371,11 +536,7 @@ __global__ void __launch_bounds__(DRAW_THREADS)
     const u64 limit = static_cast<u64>(static_cast<double>(total) * rule[TOP_P]);
     kept = min(kept, find_prefix(digits, row, false, [limit](unsigned, u64 sum) { return sum > limit; }).sum);
   }
-  unsigned word[4];
-  philox_block(number[STEP], 0, number[SEED], word);
-  const u64 position = __umul64hi(static_cast<u64>(word[1]) << 32 | word[0], kept);
+  const u64 position = __umul64hi(random, kept);
   const Prefix drawn = find_prefix(digits, row, true, [position](unsigned, u64 sum) { return sum > position; });
-  if (threadIdx.x) return;
-  const u64 weight = whole_weight(row.weights[drawn.token]);
-  write(drawn.token, static_cast<float>(log(static_cast<double>(weight) / static_cast<double>(kept))));
+  if (threadIdx.x == 0) write_drawn(drawn.token, whole_weight(row.weights[drawn.token]), kept);
 }

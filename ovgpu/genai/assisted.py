@@ -17,7 +17,7 @@ from ovgpu.genai.generation import Outcome
 from ovgpu.genai.generation_config import GenerationConfig
 from ovgpu.genai.grammar import CompiledGrammar
 from ovgpu.genai.metrics import RawPerfMetrics
-from ovgpu.genai.sampling import Sampler, Sampling, checked_token, sampling_of
+from ovgpu.genai.sampling import RandomNumbers, Sampler, Sampling, checked_token, sampling_of
 from ovgpu.genai.stops import Stops
 from ovgpu.genai.streamers import StreamerBase
 from ovgpu.genai.texts import REASONS, Stream, Text
@@ -66,7 +66,7 @@ class DraftModel:
         )
         self._inputs.drop(len(self._known) - same)
         self._known, new = list(text[:same]), list(text[same:])
-        sampler = Sampler(self._chooser.compiled.inputs, Sampling(), 0)
+        sampler = Sampler(self._chooser.compiled.inputs, Sampling())
         proposed: list[int] = []
         while len(proposed) < count:
             outputs = self._chooser.request.infer(self._inputs.next([new]) | sampler.next())
@@ -91,7 +91,7 @@ def generate_assisted(
     """Continue a prompt by greedy search or random draws, see `generate`."""
     matcher = None if grammar is None else grammar.matcher()
     text = Text(prompt, config.get_max_new_tokens(len(prompt)))
-    sampler = Sampler((), sampling_of(config), config.rng_seed, prompt=prompt)
+    sampler = Sampler((), sampling_of(config), RandomNumbers(config.rng_seed), prompt)
     verifier, stream = decoder.verifier(), Stream(streamer, text, config.echo, stops.window)
     most = min(config.num_assistant_tokens or MAX_PROPOSED, MAX_PROPOSED)
     raw.inference_durations.append(0.0)

@@ -16,7 +16,7 @@ from ovgpu.genai.generation_config import GenerationConfig
 from ovgpu.genai.grammar import CompiledGrammar
 from ovgpu.genai.metrics import RawPerfMetrics
 from ovgpu.genai.places import Places
-from ovgpu.genai.sampling import Sampler, checked_token, sampling_of
+from ovgpu.genai.sampling import RandomNumbers, Sampler, checked_token, sampling_of
 from ovgpu.genai.stops import Stops
 from ovgpu.genai.streamers import StreamerBase
 from ovgpu.genai.texts import REASONS, Feed, Stream, Text
@@ -190,8 +190,9 @@ class Engine:
         sampling = sampling_of(config)
         chooser = self._decoder.chooser(sampling.penalises)
         ports = chooser.compiled.inputs
-        for number, text in enumerate(generation.texts):
-            sampler = Sampler(ports, sampling, config.rng_seed, number, text.prompt, longest)
+        numbers = RandomNumbers(config.rng_seed)
+        for text in generation.texts:
+            sampler = Sampler(ports, sampling, numbers, text.prompt, longest)
             feed = Feed(self._decoder.inputs(ports), text, sampler, config, generation.grammar)
             yield _Run(generation, text, feed, chooser, sampling.penalises)
 
@@ -241,7 +242,16 @@ class Engine:
                 break
             self._open(run)
             plan[run], left = count, left - count
-        return plan
+        return self._in_step(plan)
+
+    def _in_step(self, plan: dict[_Run, int]) -> dict[_Run, int]:
+        """Return a plan in which the texts of a prompt choose tokens in the same step, or none of them.
+
+        They take random numbers in turn. If nothing could run, because blocks are missing, the plan stays as it is.
+        """
+        late = {run.generation for run in [*self._waiting, *self._running] if plan.get(run) != run.feed.left}
+        fed = {run: n - (n == run.feed.left and run.generation in late) for run, n in plan.items()}
+        return {run: count for run, count in fed.items() if count} or plan
 
     def _fits(self, plan: Mapping[_Run, int], more: int = 0) -> bool:
         """Return whether there are blocks for the next step, and for ``more`` tokens of another text."""

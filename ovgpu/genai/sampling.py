@@ -34,7 +34,7 @@ MAX_BIAS = float(np.finfo(np.float32).max)
 MAX_SEED = (1 << 64) - 1
 OUTPUT = "next_token"
 LOG_PROBABILITIES = "log_probabilities"
-SEQUENCE_BITS = 40  # of the number of a token within its text
+GREATEST = np.float32(2**32 - 2**8)  # f32 below 2**32
 PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
 
 
@@ -159,12 +159,6 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def check_seed(seed: Any) -> None:
-    """Raise ValueError for a seed that is no integer of 64 bits."""
-    if not (_is_number(seed) and isinstance(seed, int) and 0 <= seed <= MAX_SEED):
-        raise ValueError(f"seed must be an integer from 0 to {MAX_SEED}, not {seed!r}")
-
-
 def sampling_of(config: GenerationConfig) -> Sampling:
     """Return the rules for the next token of a configuration that is valid."""
     penalties = {name: getattr(config, name) for name in PENALTIES}
@@ -174,6 +168,23 @@ def sampling_of(config: GenerationConfig) -> Sampling:
     return Sampling(True, config.temperature, top_k, config.top_p, config.min_p, **penalties)
 
 
+class RandomNumbers:
+    """Random numbers of 32 bits, which the texts of a prompt take in turn.
+
+    They are those of openvino_genai, multiplied by 2**32: std::uniform_real_distribution<float> rounds words of
+    std::mt19937 to f32. Raises: ValueError for a seed out of range.
+    """
+
+    def __init__(self, seed: int) -> None:
+        if not (_is_number(seed) and isinstance(seed, int) and 0 <= seed <= MAX_SEED):
+            raise ValueError(f"seed must be an integer from 0 to {MAX_SEED}, not {seed!r}")
+        self._words = np.random.RandomState(seed & 0xFFFFFFFF)  # the seed of std::mt19937 has 32 bits
+
+    def next(self) -> int:
+        """Return a number from 0 to 2**32 - 1."""
+        return int(min(np.float32(self._words.randint(0, 1 << 32, dtype=np.uint32)), GREATEST))
+
+
 class Sampler:
     """Values of the inputs that `add_sampling` adds, for one text."""
 
@@ -181,19 +192,14 @@ class Sampler:
         self,
         ports: Sequence[Output],
         sampling: Sampling,
-        seed: int,
-        sequence: int = 0,
+        numbers: RandomNumbers | None = None,
         prompt: Sequence[int] = (),
         longest: int = 0,
     ) -> None:
-        """``ports`` are the inputs of the compiled model; without, only `choose` is for use. Texts with one seed are
-        drawn independently of each other if their numbers ``sequence``, below 2**23, differ. ``prompt`` has the tokens
-        for the repetition penalty. Texts that share a batch have the same ``longest``, which is at least the length of
-        their prompts.
-
-        Raises: ValueError for a seed out of range.
+        """``ports`` are the inputs of the compiled model; without, only `choose` is for use. Each token that is drawn
+        takes one of ``numbers``; greedy search needs none. ``prompt`` has the tokens for the repetition penalty. Texts
+        that share a batch have the same ``longest``, which is at least the length of their prompts.
         """
-        check_seed(seed)
         index_of = {name: i for i, port in enumerate(ports) for name in port.get_names()}
         self._indices = [index_of[name] for name in INPUTS if name in index_of]
         self._history = [index_of[name] for name in HISTORY if name in index_of]
@@ -206,8 +212,8 @@ class Sampler:
         self._rules[0, Rule.FREQUENCY_PENALTY] = sampling.frequency_penalty
         self._numbers = np.zeros((1, len(Number)), np.int64)
         self._numbers[0, Number.TOP_K] = sampling.top_k
-        self._numbers[0, Number.SEED] = np.uint64(seed).astype(np.int64)
-        self._first = sequence << SEQUENCE_BITS  # the number of the first token
+        self._random = numbers if sampling.sample else None
+        self._drawn = 0  # tokens that have their number
         self._bias, self._penalises = sampling.logit_bias, sampling.penalises
         self._biases = _arrays(self._bias)
         self._every: Array | None = None  # all tokens
@@ -215,13 +221,18 @@ class Sampler:
         self._generated = _padded((), 0)
 
     def next(
-        self, generated: Sequence[int] = (), banned: Iterable[int] = (), allowed: Array | None = None
+        self,
+        generated: Sequence[int] = (),
+        banned: Iterable[int] = (),
+        allowed: Array | None = None,
+        chooses: bool = True,
     ) -> dict[int, Array]:
         """Return the arrays by input index for the inference after some generated tokens.
 
-        Tokens in ``banned``, and those that are not in ``allowed``, bool [vocabulary], are not chosen.
+        Tokens in ``banned``, and those that are not in ``allowed``, bool [vocabulary], are not chosen. Without
+        ``chooses``, the inference's token is of no use, and takes no random number.
         """
-        arrays = dict(zip(self._indices, self._values(len(generated), banned, allowed)))
+        arrays = dict(zip(self._indices, self._values(len(generated), banned, allowed, chooses)))
         if self._history:
             arrays |= zip(self._history, self._tokens(generated))
         return arrays
@@ -244,9 +255,13 @@ class Sampler:
         tokens, logs = SampleToken().evaluate(NUMPY, logits[None, None], rules, numbers, counts, *biases)
         return checked_token(tokens), float(logs[0, 0]), float(logs[0, 1])
 
-    def _values(self, generated: int, banned: Iterable[int], allowed: Array | None) -> tuple[Array, ...]:
-        """Return the arrays of `INPUTS` for the token after so many generated ones."""
-        self._numbers[0, Number.STEP] = self._first + generated
+    def _values(
+        self, generated: int, banned: Iterable[int], allowed: Array | None, chooses: bool = True
+    ) -> tuple[Array, ...]:
+        """Return the arrays of `INPUTS` for the token after so many generated ones. Its random number stays the same."""
+        if self._random is not None and chooses and generated >= self._drawn:
+            self._numbers[0, Number.RANDOM] = self._random.next()
+            self._drawn = generated + 1
         if allowed is not None:  # a bias for every token, so that the shapes stay the same
             every = np.where(allowed, np.float32(0), np.float32(-inf))
             for token, bias in {**self._bias, **dict.fromkeys(banned, -inf)}.items():

@@ -76,7 +76,7 @@ class Feed:
         self.fed += count
         banned = self._ends if len(tokens) < self._least else ()
         allowed = None if self._matcher is None else self._matcher.allowed()
-        return self._inputs.next([new]) | self._sampler.next(tokens, banned, allowed)
+        return self._inputs.next([new]) | self._sampler.next(tokens, banned, allowed, chooses=not self.left)
 
     def accept(self, token: int) -> None:
         """Append a token to the text."""

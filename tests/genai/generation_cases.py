@@ -115,6 +115,33 @@ CASES: list[tuple[Any, dict[str, Any]]] = [
 whose text does. ``streamer`` is the kind of streamer."""
 
 
+SAMPLED = {**PLAIN, "do_sample": True}
+ENDS = [5, 9, 11, 17, *range(40, 46)]
+DRAWS: list[tuple[Any, dict[str, Any]]] = [
+    *(({"ids": [PROMPT]}, {**SAMPLED, "rng_seed": seed}) for seed in (0, 7, 2**32 + 7, 2**40 + 1)),
+    *(
+        ({"ids": [PROMPT]}, {**SAMPLED, "rng_seed": 1, **rules})
+        for rules in (
+            {"top_k": 7},
+            {"top_k": 60, "temperature": 1.7},
+            {"top_p": 0.9},
+            {"min_p": 0.05},
+            {"top_k": 40, "min_p": 0.02},
+            {"top_k": 40, "top_p": 0.8},
+            {"top_k": 40, "min_p": 0.02, "top_p": 0.9, "logprobs": 1},
+            {"repetition_penalty": 1.4, "presence_penalty": 0.5, "frequency_penalty": 0.25, "top_k": 30},
+            {"num_return_sequences": 3},
+        )
+    ),
+    ({"ids": OTHERS}, {**SAMPLED, "top_p": 0.9}),
+    ({"ids": OTHERS}, {**SAMPLED, "num_return_sequences": 2, "temperature": 0.8}),
+    *(
+        ({"ids": [PROMPT]}, {"max_new_tokens": 12, "do_sample": True, "stop_token_ids": ENDS, **rules})
+        for rules in ({"num_return_sequences": 4}, {"num_return_sequences": 3, "min_new_tokens": 4, "top_k": 50})
+    ),
+]
+"""Generations with random draws."""
+
 FORMS: dict[str, Any] = {
     "regex": lambda form: form(regex="[a-c]{3}D"),
     "long": lambda form: form(regex="[a-c]{20,40}D"),
@@ -197,6 +224,8 @@ def _outcome(genai: Any, tensor: Any, pipeline: Any, greedy: list[int], inputs: 
         def end(self) -> None:
             pass
 
+    if isinstance(keywords.get("stop_token_ids"), list):
+        keywords["stop_token_ids"] = {*keywords["stop_token_ids"]}
     if "stop_criteria" in keywords:
         keywords["stop_criteria"] = getattr(genai.StopCriteria, keywords["stop_criteria"])
     streamers = {"function": log.append, "object": Streamer(), "number": 3}

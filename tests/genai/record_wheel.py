@@ -73,6 +73,7 @@ def main() -> None:
         "functions": [name for name, value in public.items() if not inspect.isclass(value)],
         "generation_config": config_cases.fields_of(openvino_genai.GenerationConfig()),
         **{f"generations of {model}": generations(model) for model in generation_cases.MODELS},
+        **{f"draws of {model}": generations(model, generation_cases.DRAWS) for model in generation_cases.MODELS},
         "grammars": generations("llama", generation_cases.GRAMMARS),
         **config_cases.outcomes(openvino_genai.GenerationConfig),
         "streams": streamer_cases.outcomes(openvino_genai.TextStreamer, openvino_genai.Tokenizer(FOLDER)),

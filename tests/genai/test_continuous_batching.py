@@ -150,6 +150,39 @@ def test_random_arrivals(device: str, seed: int, pipelines: Pipelines, emulated:
         assert batcher is None or len(batcher) == 0
 
 
+@pytest.mark.parametrize("limits", [Limits(8, 5), Limits(8, None, 7), Limits(3, 4, 7)], ids=str)
+def test_texts_of_a_prompt(limits: Limits, pipelines: Pipelines) -> None:
+    """They take random numbers in turn, whatever else runs."""
+    pipeline = pipelines()
+    fields = config(do_sample=True, num_return_sequences=3, rng_seed=3, max_new_tokens=5)
+    ids = pipeline.get_tokenizer().encode("abcabcabcabc").input_ids
+    (wanted,) = pipeline.generate([ids], [fields])
+    prompt = ids.data[0].tolist()
+    several = [
+        Generation(tokens, own, Stops(own, None), RawPerfMetrics(inference_durations=[0.0]))
+        for tokens, own in ((prompt[:7], config()), (prompt, fields), (prompt[:3], config()))
+    ]
+    scheduled = Engine(pipeline._decoder, limits)
+    for generation in several:
+        scheduled.add([generation])
+        scheduled.step()
+    for _ in range(100):
+        scheduled.step()
+    assert not scheduled.is_busy
+    assert [text.tokens for text in several[1].best_first] == wanted.m_generation_ids
+
+
+def test_more_texts_than_blocks(pipelines: Pipelines) -> None:
+    """Texts of a prompt that never fit together run nevertheless."""
+    fields = config(do_sample=True, num_return_sequences=3)
+    generation = Generation([1] * 30, fields, Stops(fields, None), RawPerfMetrics(inference_durations=[0.0]))
+    scheduled = Engine(pipelines()._decoder, Limits(8, None, 4))
+    scheduled.add([generation])
+    for _ in range(100):
+        scheduled.step()
+    assert not scheduled.is_busy and [len(text.tokens) for text in generation.texts] == [6] * 3
+
+
 def test_no_blocks_left(pipelines: Pipelines) -> None:
     """A text that is alone ends as at its limit of tokens. A prompt that never fits is refused."""
     pipeline = pipelines(num_kv_blocks=2)

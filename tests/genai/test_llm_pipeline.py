@@ -19,7 +19,7 @@ from ovgpu.batching import SequenceBatcher
 from ovgpu.batching.gathering import Work
 from ovgpu.genai.decoder import Decoder
 from ovgpu.genai.enums import GenerationFinishReason, StreamingStatus
-from tests.genai.generation_cases import CASES, MODELS, PLAIN, PROMPT, make_folder, name_of, outcomes
+from tests.genai.generation_cases import CASES, DRAWS, MODELS, PLAIN, PROMPT, make_folder, name_of, outcomes
 from tests.genai.record_wheel import PATH
 from tests.harness.ir import Net
 
@@ -89,15 +89,34 @@ def tokens(pipeline: ov_genai.LLMPipeline, prompts: list[str], **keywords: Any) 
     return found
 
 
+@pytest.mark.parametrize("model", MODELS)
+def test_draws(model: str, pipelines: Pipelines) -> None:
+    """The same tokens as openvino_genai: its random numbers, and its order of tokens."""
+    found = outcomes(ov_genai, ovgpu.Tensor, pipelines(model), DRAWS)
+    expected = json.loads(PATH.read_text())[f"draws of {model}"]
+    assert list(found) == list(expected) and len(found) == len(DRAWS)
+    for name, outcome in found.items():
+        assert_close(json.loads(json.dumps(outcome)), expected[name])
+
+
+def test_draws_on_a_card(pipelines: Pipelines, emulated: str) -> None:
+    """One case of each order of tokens, and several texts, of which some end early."""
+    expected = json.loads(PATH.read_text())["draws of llama"]
+    chosen = [DRAWS[1], DRAWS[5], DRAWS[6], DRAWS[-1]]
+    for name, outcome in outcomes(ov_genai, ovgpu.Tensor, pipelines(device=emulated), chosen).items():
+        assert_close(json.loads(json.dumps(outcome)), expected[name])
+
+
 def test_seeds(pipelines: Pipelines) -> None:
-    """Draws depend on the seed and the text alone: calls and equal prompts repeat them, further texts of one do not."""
+    """Calls and equal prompts repeat the draws; the texts of a prompt take random numbers in turn."""
     pipeline = pipelines()
     first = tokens(pipeline, [PROMPT])
     assert first == tokens(pipeline, [PROMPT]) == tokens(pipeline, [PROMPT], rng_seed=0)
     assert first != tokens(pipeline, [PROMPT], rng_seed=1)
     assert tokens(pipeline, [PROMPT, "a", PROMPT]) == [*first, *tokens(pipeline, ["a"]), *first]
     several = tokens(pipeline, [PROMPT], num_return_sequences=4)
-    assert first[0] in several and len({tuple(row) for row in several}) == 4
+    assert len({tuple(row) for row in several}) == 4 and first[0][0] in {row[0] for row in several}
+    assert several == tokens(pipeline, [PROMPT], num_return_sequences=4)
     assert tokens(pipeline, ["a", PROMPT], num_return_sequences=4)[4:] == several
 
 

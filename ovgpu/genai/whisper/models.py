@@ -108,7 +108,7 @@ class WhisperDecoder(Decoder):
         chooser = self.chooser(penalties=False)
         ports, rules = chooser.compiled.inputs, LanguageRules(config, self._vocabulary, timestamps=False)
         inputs = WhisperInputs(ports, self._hidden, rules)
-        arrays = inputs.next([[config.decoder_start_token_id]]) | Sampler(ports, Sampling(), 0).next()
+        arrays = inputs.next([[config.decoder_start_token_id]]) | Sampler(ports, Sampling()).next()
         chooser.request.reset_state()
         return checked_token(chooser.request.infer(arrays, share_inputs=True)[chooser.output])
 

@@ -6,6 +6,7 @@ Both are row-wise: each row of a batch is a text of its own, with rules and rand
 from __future__ import annotations
 
 from enum import IntEnum
+from heapq import heapify, heappop, heappush
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,7 +19,6 @@ from ovgpu.ops.base.special import polynomial
 from ovgpu.ops.base.storage import is_plain
 from ovgpu.ops.base.strided import THREADS, blocks, strides_of
 from ovgpu.ops.base.xp import Adapter
-from ovgpu.ops.generation.random import philox
 from ovgpu.spec import Spec
 from ovgpu.symbolic import same
 from ovgpu.types import Type
@@ -39,9 +39,8 @@ class Number(IntEnum):
     """Columns of ``numbers``, i64."""
 
     TOP_K = 0  # keeps so many of the most likely tokens; 0 keeps all
-    SEED = 1  # key of Philox
-    STEP = 2  # counter of Philox: tokens that were drawn before with this seed
-    GENERATED = 3  # whether the tokens that the model got were generated (1) or are a prompt (0)
+    RANDOM = 1  # a random number of 32 bits
+    GENERATED = 2  # whether the tokens that the model got were generated (1) or are a prompt (0)
 
 
 PROMPT = 1 << 30  # flag of a token in TokenCounts: it is in the prompt
@@ -59,6 +58,7 @@ POWERS_OF_TWO = tuple(
 
 # As in sampling.cu:
 INDEX_BITS = 20  # of a token's index
+TOP_K_IN_HEAP = 128  # the most tokens whose order is that of a heap
 TILE = 2048  # tokens of a block
 TILE_THREADS = 256
 DRAW_THREADS = 1024
@@ -67,7 +67,7 @@ BINS = 1281  # of the histogram of weights
 
 @internal_op
 class TokenCounts(Op):
-    """``counts [b, v] i32, tokens [b, n], numbers [b, 4] i64 -> counts [b, v]``: how often each token was generated.
+    """``counts [b, v] i32, tokens [b, n], numbers [b, 3] i64 -> counts [b, v]``: how often each token was generated.
 
     Tokens of a prompt set the flag `PROMPT` instead. A prompt after generated tokens begins a new answer: all tokens
     until then belong to the prompt of that. Tokens outside the vocabulary are left out.
@@ -121,15 +121,20 @@ class TokenCounts(Op):
 class SampleToken(Op):
     """Choice of the token that follows the last position of each row.
 
-    ``logits [b, t, v], rules [b, 6] f64, numbers [b, 4] i64, counts [b, v] i32, biased tokens [b, n] i64, biases [b, n]
+    ``logits [b, t, v], rules [b, 6] f64, numbers [b, 3] i64, counts [b, v] i32, biased tokens [b, n] i64, biases [b, n]
     f32 -> tokens [b] i64, log_probabilities [b, 2] f32``; counts are those of `TokenCounts`, and may be absent. `Rule`
     and `Number` name the columns. The log probabilities are that of the token among those that the rules kept, 0 for
     the most likely token at temperature 0, and that of the token by its logits alone.
 
     Biases are added to the logits of their tokens, which are distinct; negative ones are left out. The rules then apply
     in the order of openvino_genai: repetition, presence and frequency penalty, top-k, temperature, min-p, top-p, whose
-    probabilities are those of the top k. Of equal tokens, the first is the most likely. Among the tokens that are left,
-    one is drawn by Philox 4x32-10 (Salmon et al. 2011). The result is `NO_TOKEN` if the logits have NaN.
+    probabilities are those of the top k. Of equal tokens, the first is the most likely. The result is `NO_TOKEN` if the
+    logits have NaN.
+
+    The tokens that are left share the interval [0, 1) by their probabilities, and the random number, divided by 2**32,
+    is in the part of the drawn one. Their order is that of openvino_genai, so that the same random numbers give the
+    same tokens: the most likely first with top-p, else that of the vocabulary, or with top-k that of
+    `heap_of_greatest`, for up to `TOP_K_IN_HEAP` tokens, which a card puts there one by one.
     """
 
     name: ClassVar[str] = "SampleToken"
@@ -180,23 +185,35 @@ class SampleToken(Op):
         if rules[Rule.TEMPERATURE] == 0:
             return best, 0.0
         weights = relative_weights(xp, scores, scores[best], rules[Rule.TEMPERATURE])
+        top_k = numbers[Number.TOP_K] if numbers[Number.TOP_K] < len(scores) else 0
+        if rules[Rule.TOP_P] < 1 or top_k > TOP_K_IN_HEAP:
+            tokens, sums, kept = self._most_likely_first(xp, weights, top_k, rules)
+        else:
+            tokens = heap_of_greatest(xp, scores, top_k) if top_k else xp.arange(len(scores))
+            weights = weights[tokens]
+            sums = _sums(xp, xp.where(weights >= np.float32(rules[Rule.MIN_P]), weights, np.float32(0)))
+            kept = int(sums[-1])
+        drawn = np.uint64((numbers[Number.RANDOM] & 0xFFFFFFFF) * kept >> 32)
+        position = int((sums <= drawn).sum())
+        share = int(sums[position]) - (int(sums[position - 1]) if position else 0)
+        return int(tokens[position]), float(np.log(share / kept))
+
+    def _most_likely_first(self, xp: Adapter, weights: Array, top_k: int, rules: Any) -> tuple[Array, Array, int]:
+        """Return the top tokens in order, the sums of their weights, and the sum of those that the rules keep."""
         tokens = xp.flatnonzero(weights)
         keys = weights[tokens].view(np.uint32).astype(np.uint64) << np.uint64(32) | (
             np.uint64(2**32 - 1) - tokens.astype(np.uint64)
         )
-        count = min(numbers[Number.TOP_K] or len(keys), len(keys))
+        count = min(top_k or len(keys), len(keys))
         keys = xp.flip(xp.sort(xp.partition(keys, len(keys) - count)[len(keys) - count :]), 0)
         weights = (keys >> np.uint64(32)).astype(np.uint32).view(np.float32)
-        sums = xp.cumsum((weights * WEIGHT_ONE).astype(np.uint64), dtype=np.uint64)
+        sums = _sums(xp, weights)
         likely = max(int((weights >= np.float32(rules[Rule.MIN_P])).sum()), 1)
         kept = int(sums[likely - 1])
         if rules[Rule.TOP_P] < 1:
             limit = np.uint64(np.float64(int(sums[-1])) * rules[Rule.TOP_P])
             kept = min(kept, int(sums[min(int((sums <= limit).sum()), count - 1)]))
-        drawn = np.uint64(random_word(numbers[Number.SEED], numbers[Number.STEP]) * kept >> 64)
-        position = int((sums <= drawn).sum())
-        share = int(sums[position]) - (int(sums[position - 1]) if position else 0)
-        return 2**32 - 1 - int(keys[position] & np.uint64(2**32 - 1)), float(np.log(share / kept))
+        return np.uint64(2**32 - 1) - (keys & np.uint64(2**32 - 1)), sums, kept
 
     def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         logits, rules, numbers, counts, biased, biases = inputs
@@ -238,7 +255,7 @@ class SampleToken(Op):
             "weigh_tokens",
             (rows, tiles),
             (TILE_THREADS,),
-            (scores, rules, best, bin_counts, bin_sums, size),
+            (scores, rules, numbers, best, bin_counts, bin_sums, size),
         )
         k.kernel(
             "sampling.cu",
@@ -311,7 +328,37 @@ def log_probability(xp: Adapter, logits: Array, token: int) -> float:
         return float(shifted[token]) - float(np.log(float(xp.exp(shifted).sum())))
 
 
-def random_word(seed: int, step: int) -> int:
-    """Return a random number of 64 bits: the first two words of a block of Philox."""
-    words = philox(Adapter(np), *(np.array([n & 2**64 - 1], np.uint64) for n in (step, seed, 0)))
-    return int(words[0]) | int(words[1]) << 32
+def heap_of_greatest(xp: Adapter, scores: Array, count: int) -> Array:
+    """Return the tokens with the greatest of scores [v], f32, in the order of a heap whose root is the least.
+
+    The heap begins with the first ``count`` tokens. For each later one that is greater than the root, the root is
+    removed, and the token inserted. openvino_genai does this by std::make_heap, std::pop_heap and std::push_heap.
+    """
+    values = xp.asnumpy(scores)
+    heap = [_Score.of(values, token) for token in range(count)]
+    heapify(heap)
+    begin = count
+    while begin < len(values):
+        for token in (begin + np.flatnonzero(values[begin : 2 * begin] > heap[0])).tolist():
+            if values[token] > heap[0]:
+                heappop(heap)
+                heappush(heap, _Score.of(values, token))
+        begin *= 2
+    return xp.asarray(np.array([score.token for score in heap]))
+
+
+class _Score(float):
+    """Score of a token. Only scores are compared."""
+
+    token: int
+
+    @staticmethod
+    def of(values: Array, token: int) -> _Score:
+        score = _Score(values[token])
+        score.token = token
+        return score
+
+
+def _sums(xp: Adapter, weights: Array) -> Array:
+    """Return the sums of the first weights [n], u64."""
+    return xp.cumsum((weights * WEIGHT_ONE).astype(np.uint64), dtype=np.uint64)
