@@ -258,7 +258,7 @@ class Sampler:
     def _values(
         self, generated: int, banned: Iterable[int], allowed: Array | None, chooses: bool = True
     ) -> tuple[Array, ...]:
-        """Return the arrays of `INPUTS` for the token after so many generated ones. Its random number stays the same."""
+        """Return the arrays of `INPUTS` for the token after so many generated ones. It keeps its random number."""
         if self._random is not None and chooses and generated >= self._drawn:
             self._numbers[0, Number.RANDOM] = self._random.next()
             self._drawn = generated + 1
