@@ -31,7 +31,8 @@ def test_members() -> None:
     made = {"TokenizedInputs": ovgpu.genai.TokenizedInputs(ids, ids), "DecodedResults": ovgpu.genai.DecodedResults()}
     made["EncodedResults"] = ovgpu.genai.EncodedResults([], [], [], ovgpu.genai.PerfMetrics())
     records = ("RawPerfMetrics", "ASRRawPerfMetrics", "WhisperRawPerfMetrics")
-    made |= {name: getattr(ovgpu.genai, name)() for name in (*records, "ASRDecodedResultChunk", "WhisperWordTiming")}
+    records += ("ASRDecodedResultChunk", "RawImageGenerationPerfMetrics", "WhisperWordTiming")
+    made |= {name: getattr(ovgpu.genai, name)() for name in records}
     made["ASRDecodedResults"] = ovgpu.genai.ASRDecodedResults([], [], [], ovgpu.genai.ASRPerfMetrics())
     made["StructuredOutputConfig"] = ovgpu.genai.StructuredOutputConfig()
     enums = (ovgpu.genai.StopCriteria, ovgpu.genai.StreamingStatus, ovgpu.genai.GenerationFinishReason)
