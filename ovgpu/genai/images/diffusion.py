@@ -98,10 +98,10 @@ class Diffusion:
         start = time.perf_counter()
         states = self.models.text_encoder.infer(prompt, config.negative_prompt or "", self._rows > 1)
         self.metrics._text_encoders["text_encoder"] = microseconds_since(start) / 1e3
-        unet.set_hidden_states(STATES, Tensor(np.repeat(states.data, config.num_images_per_prompt, axis=0)))
+        unet.keep_hidden_states(STATES, np.repeat(states.data, config.num_images_per_prompt, axis=0))
         if self.models.is_consistency_model:
             embedded = _embedded(config.guidance_scale, unet.get_config().time_cond_proj_dim)
-            unet.set_hidden_states("timestep_cond", Tensor(embedded))
+            unet.keep_hidden_states("timestep_cond", embedded)
 
     def _prepare(self) -> None:
         """Compute the first latents, and those of a given image and mask.

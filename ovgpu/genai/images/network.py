@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import numpy as np
@@ -12,6 +13,8 @@ from ovgpu.api.core import Core
 from ovgpu.api.infer_request import InferRequest
 from ovgpu.errors import Error
 from ovgpu.model import Model
+from ovgpu.request.remote_tensor import RemoteContext
+from ovgpu.tensor import Tensor
 
 Array = np.ndarray[Any, Any]
 
@@ -22,12 +25,15 @@ class Network:
     def __init__(self, name: str, model: Model | None) -> None:
         self._name, self._model = name, model
         self._request: InferRequest | None = None
+        self._context: RemoteContext | None = None  # of a CUDA device
+        self._uploaded: dict[str, Tensor] = {}
 
     def copy(self) -> Network:
         """Return a network with the same model, and an inference request of its own."""
         copy = Network(self._name, None if self._model is None else self._model.clone())
         if self._request is not None:
             copy._request = self._request.get_compiled_model().create_infer_request()
+            copy._context = self._context
         return copy
 
     @property
@@ -50,6 +56,18 @@ class Network:
             raise Error("compiled models of openvino_genai cannot be imported: the property CACHE_DIR keeps own ones")
         self._request = Core().compile_model(self.model, device, dict(properties)).create_infer_request()
         self._model = None
+        with suppress(RuntimeError):  # the CPU has none
+            self._context = Core().get_default_context(device)
+
+    def keep(self, name: str, values: Array) -> None:
+        """Set an input for several inferences: a CUDA device gets it once, in memory that the next call uses again."""
+        tensor = Tensor(values)
+        if self._context is not None:
+            if name not in self._uploaded:
+                self._uploaded[name] = self._context.create_tensor(tensor.element_type, tensor.shape)
+            self._uploaded[name].copy_from(tensor)
+            tensor = self._uploaded[name]
+        self.request.set_tensor(name, tensor)
 
     def output(self, index: int = 0) -> Array:
         """Return a copy of an output. Raises: Error if there is none of this index."""

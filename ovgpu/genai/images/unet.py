@@ -109,6 +109,10 @@ class UNet2DConditionModel(Component):
         request.infer()
         return Tensor(self._network.output())
 
+    def keep_hidden_states(self, tensor_name: str, states: Array) -> None:
+        """Set an input as `set_hidden_states` does. A CUDA device gets it once for all steps."""
+        self._network.keep(tensor_name, states)
+
     def predict(self, latents: Array, timestep: int) -> Array:
         """Return the prediction for latents, with the timestep in the type of the model."""
         kinds = {port.get_any_name(): port.element_type for port in self._network.request.model_inputs}
