@@ -229,9 +229,30 @@ def test_wrong_arguments(folder: Path) -> None:
         CLIPTextModel(folder / "text_encoder", "CPU", blob_path=folder)
     with pytest.raises(ovgpu.Error, match="LoRA adapters are not applied"):
         UNet2DConditionModel(folder / "unet").set_adapters(3)  # type: ignore[arg-type]
+    image, mask = cases.picture(1, 16, 16, 3), cases.picture(1, 16, 16, 1)
+    for wrong in ("image", None, image.tolist(), image[0], image[:, :0], image.astype(np.int8)):
+        with pytest.raises(ovgpu.Error, match=r"an image (is a tensor of u8 \[1, height, width, |has 3 chan)"):
+            ovgpu.genai.InpaintingPipeline(folder, "CPU").generate("a", wrong, mask)
     with pytest.raises(ovgpu.Error, match=r"a mask is a tensor of u8 \[1, height, width, channels\]"):
-        image = cases.picture(1, 16, 16, 3)
-        ovgpu.genai.InpaintingPipeline(folder, "CPU").generate("a", image, "mask")  # type: ignore[arg-type]
+        ovgpu.genai.InpaintingPipeline(folder, "CPU").generate("a", image, None)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="a prompt is a text in UTF-8"):
+        pipeline.generate(b"\xff")  # type: ignore[arg-type]
+
+
+def test_failed_calls_change_nothing(folder: Path) -> None:
+    """A pipeline of which one model cannot be compiled or reshaped is as it was before."""
+    pipeline = Text2ImagePipeline(folder)
+    with pytest.raises(ovgpu.Error, match="TPU"):
+        pipeline.compile("CPU", "TPU", "CPU")
+    with pytest.raises(ovgpu.Error, match="does not fit"):
+        pipeline.reshape(1, 0, 0, 1.0)
+    assert pipeline.get_generation_config().height == 16
+    pipeline.compile("CPU")
+    config = pipeline.get_generation_config()
+    config.guidance_scale, config.negative_prompt = 1, "dog"
+    with pytest.raises(ovgpu.Error, match="negative_prompt has no effect"):
+        pipeline.set_generation_config(config)
+    assert pipeline.generate("a cat", **cases.FEW).shape == ovgpu.Shape([1, 16, 16, 3])
 
 
 def test_wrong_files(tmp_path: Path) -> None:

@@ -101,6 +101,10 @@ class CLIPTextModel(Component):
 
 def as_text(text: Any) -> str:
     """Return a prompt. Raises: TypeError for another value."""
-    if not isinstance(text, (str, bytes)):
+    try:
+        text = text.decode() if isinstance(text, bytes) else text
+    except UnicodeDecodeError:
+        raise TypeError(f"a prompt is a text in UTF-8, not {text!r}") from None
+    if not isinstance(text, str):
         raise TypeError(f"a prompt is a text, not {text!r}")
-    return text.decode() if isinstance(text, bytes) else text
+    return text

@@ -39,6 +39,7 @@ class ImagePipeline:
     _encodes: ClassVar[bool] = True  # whether it needs the VAE encoder
     _strength: ClassVar[float] = 1.0
     _config: ImageGenerationConfig
+    _models: Models
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         start = time.perf_counter()
@@ -98,7 +99,7 @@ class ImagePipeline:
         Raises: RuntimeError once the models are compiled, and for a size that is no multiple of the scale factor.
         """
         start = time.perf_counter()
-        models, config = self._models, self._config.copy()
+        models, config = self._models.copy(), self._config.copy()
         config.num_images_per_prompt, config.height, config.width = num_images_per_prompt, height, width
         config.guidance_scale = guidance_scale
         config.validate()
@@ -108,7 +109,7 @@ class ImagePipeline:
         length = models.text_encoder.get_config().max_position_embeddings
         models.unet.reshape(num_images_per_prompt * rows, height, width, length)
         models.vae.reshape(num_images_per_prompt, height, width)
-        self._config = config
+        self._models, self._config = models, config
         self._load_time += 1e3 * (time.perf_counter() - start)
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
@@ -121,9 +122,11 @@ class ImagePipeline:
         names = ("text_encode_device", "denoise_device", "vae_device")
         given, properties = arguments("compile", [{"device": str}, dict.fromkeys(names, str)], args, kwargs)
         devices = [given["device"]] * 3 if "device" in given else [given[name] for name in names]
-        self._models.text_encoder.compile(devices[0], **properties)
-        self._models.unet.compile(devices[1], **properties)
-        self._models.vae.compile(devices[2], **properties)
+        models = self._models.copy()  # if a model fails, none is compiled
+        models.text_encoder.compile(devices[0], **properties)
+        models.unet.compile(devices[1], **properties)
+        models.vae.compile(devices[2], **properties)
+        self._models = models
         self._load_time += 1e3 * (time.perf_counter() - start)
 
     def decode(self, latent: Tensor) -> Tensor:
@@ -174,22 +177,23 @@ class ImagePipeline:
         config.strength = self._strength
         self._config = config
 
-    def _generate(self, prompt: str, keywords: Mapping[str, Any], image: Any = None, mask: Any = None) -> Tensor:
+    def _generate(
+        self, prompt: str, keywords: Mapping[str, Any], image: Array | None = None, mask: Array | None = None
+    ) -> Tensor:
+        """Return images. The keywords are those of generate()."""
         start = time.perf_counter()
         prompt, fields = as_text(prompt), dict(keywords)
         callback = fields.pop("callback", None)
         if "callback" in keywords and not callable(callback):
             raise Error(f"callback is a function of a step, the number of steps, and latents, not {callback!r}")
-        picture = None if image is None else read_image(image, "an image", (3,))
-        given_mask = None if mask is None else read_image(mask, "a mask", (1, 3))
         with self._turns.turn():
             config = self._config.copy()
             config.update_generation_config(**fields)
-            self._set_size(config, picture)
-            self._check(config, picture is not None)
+            self._set_size(config, image)
+            self._check(config, image is not None)
             denoising = self._scheduler._begin(config.num_inference_steps, config.strength)
             self._metrics = metrics = ImageGenerationPerfMetrics()
-            images = Diffusion(self._models, denoising, config, metrics, callback, picture, given_mask).run(prompt)
+            images = Diffusion(self._models, denoising, config, metrics, callback, image, mask).run(prompt)
             metrics._generate = 1e3 * (time.perf_counter() - start)
         return Tensor(Type.u8, []) if images is None else images
 
@@ -259,7 +263,7 @@ class Image2ImagePipeline(ImagePipeline):
         ``strength`` says how much of the image changes. By default, images are as large as the image, which is resized
         else. ``kwargs`` and errors are those of `Text2ImagePipeline.generate`; RuntimeError for another image.
         """
-        return self._generate(prompt, kwargs, image)
+        return self._generate(prompt, kwargs, read_image(image, "an image", (3,)))
 
 
 class InpaintingPipeline(ImagePipeline):
@@ -274,7 +278,8 @@ class InpaintingPipeline(ImagePipeline):
         not for inpainting makes one image. ``kwargs`` and errors are those of `Text2ImagePipeline.generate`;
         RuntimeError for another image or mask.
         """
-        return self._generate(prompt, kwargs, image, mask_image)
+        mask = read_image(mask_image, "a mask", (1, 3))
+        return self._generate(prompt, kwargs, read_image(image, "an image", (3,)), mask)
 
     flux_fill = ImagePipeline.stable_diffusion_xl
 

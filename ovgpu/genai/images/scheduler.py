@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import numpy as np
+
 from ovgpu.errors import Error
 from ovgpu.genai.enums import Numbered
 from ovgpu.genai.files import read_object
@@ -65,12 +67,14 @@ class Scheduler:
         if not isinstance(name, str) or name not in KINDS:
             raise Error(f"{path}: the scheduler {name} is not supported, only {', '.join(KINDS)}")
         settings = KINDS[name](path)
-        settings.check()
+        with np.errstate(all="ignore"):
+            settings.check()
         return Scheduler(settings)
 
     def _begin(self, steps: int, strength: float) -> Denoising:
         """Return the state of a generation. Raises: Error for steps or settings that are not supported."""
-        denoising: Denoising = self._settings.rule(self._settings, steps, strength)
+        with np.errstate(all="ignore"):  # settings may make no sense, and give infinite numbers
+            denoising: Denoising = self._settings.rule(self._settings, steps, strength)
         return denoising
 
 

@@ -7,6 +7,7 @@ from typing import Any, Self
 import numpy as np
 
 from ovgpu.api.core import Core
+from ovgpu.errors import Error
 from ovgpu.genai.fields import Integer
 from ovgpu.genai.images.autoencoder import AutoencoderKL, scale_factor
 from ovgpu.genai.images.network import Component, Network
@@ -114,8 +115,11 @@ class UNet2DConditionModel(Component):
         self._network.keep(tensor_name, states)
 
     def predict(self, latents: Array, timestep: int) -> Array:
-        """Return the prediction for latents, with the timestep in the type of the model."""
-        kinds = {port.get_any_name(): port.element_type for port in self._network.request.model_inputs}
-        step = np.array([timestep], kinds["timestep"].storage if "timestep" in kinds else np.int64)
+        """Return the prediction for latents. The timestep gets the type and rank that the model wants."""
+        ports = {port.get_any_name(): port for port in self._network.request.model_inputs}
+        if "timestep" not in ports:
+            raise Error(f"the UNet has no input timestep, only {', '.join(ports)}")
+        port = ports["timestep"]
+        step = np.full([1] * len(port.partial_shape), timestep, port.element_type.storage)
         found: Array = self.infer(Tensor(latents, shared_memory=True), Tensor(step)).data
         return found
