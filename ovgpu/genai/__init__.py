@@ -1,4 +1,4 @@
-"""Texts and speech with the interface of openvino_genai: ``import ovgpu.genai as ov_genai``."""
+"""Texts, speech and images with the interface of openvino_genai: ``import ovgpu.genai as ov_genai``."""
 
 from typing import Any
 
@@ -8,6 +8,14 @@ from ovgpu.genai.continuous_batching_pipeline import ContinuousBatchingPipeline
 from ovgpu.genai.enums import GenerationFinishReason, GenerationStatus, StopCriteria, StreamingStatus
 from ovgpu.genai.generation_config import GenerationConfig
 from ovgpu.genai.handle import GenerationResult
+from ovgpu.genai.images.autoencoder import AutoencoderKL
+from ovgpu.genai.images.clip_text_model import CLIPTextModel
+from ovgpu.genai.images.config import ImageGenerationConfig
+from ovgpu.genai.images.generators import CppStdGenerator, Generator, TorchGenerator
+from ovgpu.genai.images.metrics import ImageGenerationPerfMetrics, RawImageGenerationPerfMetrics
+from ovgpu.genai.images.pipelines import Image2ImagePipeline, InpaintingPipeline, Text2ImagePipeline
+from ovgpu.genai.images.scheduler import Scheduler
+from ovgpu.genai.images.unet import UNet2DConditionModel
 from ovgpu.genai.llm_pipeline import LLMPipeline
 from ovgpu.genai.metrics import PerfMetrics, RawPerfMetrics
 from ovgpu.genai.pipeline_arguments import draft_model
@@ -37,27 +45,40 @@ __all__ = [
     "ASRPerfMetrics",
     "ASRPipeline",
     "ASRRawPerfMetrics",
+    "AutoencoderKL",
+    "CLIPTextModel",
     "ChatHistory",
     "ContinuousBatchingPipeline",
+    "CppStdGenerator",
     "DecodedResults",
     "EncodedResults",
     "GenerationConfig",
     "GenerationFinishReason",
     "GenerationResult",
     "GenerationStatus",
+    "Generator",
+    "Image2ImagePipeline",
+    "ImageGenerationConfig",
+    "ImageGenerationPerfMetrics",
+    "InpaintingPipeline",
     "LLMPipeline",
     "PerfMetrics",
+    "RawImageGenerationPerfMetrics",
     "RawPerfMetrics",
+    "Scheduler",
     "SchedulerConfig",
     "StopCriteria",
     "StreamerBase",
     "StreamingStatus",
     "StructuredOutputConfig",
+    "Text2ImagePipeline",
     "TextEmbeddingPipeline",
     "TextRerankPipeline",
     "TextStreamer",
     "TokenizedInputs",
     "Tokenizer",
+    "TorchGenerator",
+    "UNet2DConditionModel",
     "WhisperGenerationConfig",
     "WhisperPerfMetrics",
     "WhisperPipeline",

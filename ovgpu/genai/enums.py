@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 
 
-class _Numbered(Enum):
+class Numbered(Enum):
     """Enumeration whose members convert to integers, but are not equal to them."""
 
     def __int__(self) -> int:
@@ -14,7 +14,7 @@ class _Numbered(Enum):
     __index__ = __int__
 
 
-class StopCriteria(_Numbered):
+class StopCriteria(Numbered):
     """When beam search ends: with as many texts as beams (EARLY), when better texts are unlikely (HEURISTIC, the
     default), or when they are impossible (NEVER)."""
 
@@ -23,7 +23,7 @@ class StopCriteria(_Numbered):
     NEVER = 2
 
 
-class StreamingStatus(_Numbered):
+class StreamingStatus(Numbered):
     """Answer of a streamer: go on (RUNNING), end the text and keep it in the chat (STOP, TOOL_CALL_STOP), or end it and
     drop the turn from the chat (CANCEL)."""
 
@@ -33,7 +33,7 @@ class StreamingStatus(_Numbered):
     TOOL_CALL_STOP = 3
 
 
-class GenerationFinishReason(_Numbered):
+class GenerationFinishReason(Numbered):
     """Why a text ended: by a stop token or stop string (STOP), at its limit of tokens (LENGTH), by a call of a tool
     (TOOL_CALL), or because the streamer ended it (NONE)."""
 
@@ -43,7 +43,7 @@ class GenerationFinishReason(_Numbered):
     TOOL_CALL = 3
 
 
-class GenerationStatus(_Numbered):
+class GenerationStatus(Numbered):
     """Status of a generation: it goes on (RUNNING), ended by itself (FINISHED), failed (IGNORED), or was ended by a
     call of cancel (CANCEL) or stop (STOP)."""
 
@@ -54,7 +54,7 @@ class GenerationStatus(_Numbered):
     STOP = 4
 
 
-class PoolingType(_Numbered):
+class PoolingType(Numbered):
     """Embedding of a text: that of its first token (CLS), the mean of all (MEAN), or that of its last token
     (LAST_TOKEN)."""
 

@@ -1,5 +1,5 @@
 """Record what openvino_genai has and does, with which tests compare, into ``data/wheel.json``, ``retrieval.json``,
-``continuous.json`` and ``whisper.json``.
+``whisper.json``, ``continuous.json`` and ``images.json``.
 
 Run it in an environment with openvino_genai and pytest, in the folder of the project: ``python -m
 tests.genai.record_wheel``.
@@ -17,6 +17,7 @@ PATH = Path(__file__).parent / "data" / "wheel.json"
 RETRIEVAL = PATH.with_name("retrieval.json")
 WHISPER = PATH.with_name("whisper.json")
 CONTINUOUS = PATH.with_name("continuous.json")
+IMAGES = PATH.with_name("images.json")
 
 
 def members(kind: type) -> dict[str, str]:
@@ -85,6 +86,7 @@ def main() -> None:
     RETRIEVAL.write_text(_lines(retrieval_cases.record(openvino_genai, make)) + "\n")
     record_continuous()
     record_whisper()
+    record_images()
 
 
 def record_continuous() -> None:
@@ -142,6 +144,31 @@ def record_whisper() -> None:
         record["asr"] = whisper_cases.asr_outcomes(pipeline)
         record["features"] = whisper_features_cases.told(folder, openvino_genai, openvino)
     WHISPER.write_text(_lines(record) + "\n")
+
+
+def record_images() -> None:
+    """Write the file about pipelines of images."""
+    import openvino
+    import openvino_genai
+
+    from tests.genai import image_cases as cases
+    from tests.genai import image_config_cases, image_parts_cases
+
+    exact = {"INFERENCE_PRECISION_HINT": "f32"}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        asked = cases.Asked(openvino_genai, openvino.Tensor, folder, **exact)
+        record = {
+            **image_config_cases.config_outcomes(openvino_genai.ImageGenerationConfig),
+            "generators": image_config_cases.generator_outcomes(openvino_genai, openvino.Shape),
+            "metrics": image_config_cases.metrics_outcomes(openvino_genai),
+            "files": {cases.name_of(case): asked.file(*case) for case in cases.FILES},
+            "latents": {cases.name_of(case): asked.latents(*case) for case in cases.DENOISED},
+            "components": image_parts_cases.component_outcomes(openvino_genai, openvino.Tensor, folder, **exact),
+            "pipelines": image_parts_cases.pipeline_outcomes(openvino_genai, openvino.Tensor, folder, **exact),
+            "images": {cases.name_of(case): asked.outcome(*case) for case in cases.CASES},
+        }
+    IMAGES.write_text(_lines(record) + "\n")
 
 
 if __name__ == "__main__":
