@@ -1,4 +1,4 @@
-"""Texts and speech with the interface of openvino_genai: ``import ovgpu.genai as ov_genai``."""
+"""Texts, also about images, and speech with the interface of openvino_genai: ``import ovgpu.genai as ov_genai``."""
 
 from typing import Any
 
@@ -15,6 +15,8 @@ from ovgpu.genai.structured_output import StructuredOutputConfig
 from ovgpu.genai.text_embedding_pipeline import TextEmbeddingPipeline
 from ovgpu.genai.text_rerank_pipeline import TextRerankPipeline
 from ovgpu.genai.tokenizer import TokenizedInputs, Tokenizer
+from ovgpu.genai.vlm.pipeline import VLMPipeline, VLMPipelineBase
+from ovgpu.genai.vlm.results import VideoMetadata, VLMDecodedResults
 from ovgpu.genai.whisper.asr import (
     ASRDecodedResultChunk,
     ASRDecodedResults,
@@ -51,6 +53,10 @@ __all__ = [
     "TextStreamer",
     "TokenizedInputs",
     "Tokenizer",
+    "VLMDecodedResults",
+    "VLMPipeline",
+    "VLMPipelineBase",
+    "VideoMetadata",
     "WhisperGenerationConfig",
     "WhisperPerfMetrics",
     "WhisperPipeline",

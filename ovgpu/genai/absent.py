@@ -19,7 +19,6 @@ REASONS = {
         OmniDecodedResults OmniPipeline OmniSpeechStreamerBase OmniTalkerSpeechConfig SpeechGenerationConfig
         SpeechGenerationPerfMetrics Talker TalkerBase TalkerPerfMetrics TalkerResults Text2SpeechDecodedResults
         Text2SpeechPipeline""",
-    "models with images as inputs are not supported": "VLMDecodedResults VLMPipeline VLMPipelineBase VideoMetadata",
     "embeddings of texts are results of TextEmbeddingPipeline": "EmbedResult EmbeddingPipeline",
     "requests join a batch in `ovgpu.SequenceBatcher`": """
         AggregationMode CacheEvictionConfig ContinuousBatchingPipeline GenerationResult GenerationStatus
@@ -50,7 +49,9 @@ class _Refusing(type):
 
     def _refuse(cls) -> NoReturn:
         reason = cls.__dict__["_reason"]
-        pipelines = "LLMPipeline, TextEmbeddingPipeline, TextRerankPipeline, WhisperPipeline and ASRPipeline"
+        pipelines = (
+            "LLMPipeline, VLMPipeline, TextEmbeddingPipeline, TextRerankPipeline, WhisperPipeline and ASRPipeline"
+        )
         raise Error(f"ovgpu.genai has no {cls.__name__}: {reason}; it has {pipelines}")
 
 

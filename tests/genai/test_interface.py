@@ -30,7 +30,8 @@ def test_members() -> None:
     ids = ovgpu.Tensor(np.ones((1, 1), np.int64))
     made = {"TokenizedInputs": ovgpu.genai.TokenizedInputs(ids, ids), "DecodedResults": ovgpu.genai.DecodedResults()}
     made["EncodedResults"] = ovgpu.genai.EncodedResults([], [], [], ovgpu.genai.PerfMetrics())
-    records = ("RawPerfMetrics", "ASRRawPerfMetrics", "WhisperRawPerfMetrics")
+    made["VLMDecodedResults"] = ovgpu.genai.VLMDecodedResults()
+    records = ("RawPerfMetrics", "ASRRawPerfMetrics", "WhisperRawPerfMetrics", "VideoMetadata")
     made |= {name: getattr(ovgpu.genai, name)() for name in (*records, "ASRDecodedResultChunk", "WhisperWordTiming")}
     made["ASRDecodedResults"] = ovgpu.genai.ASRDecodedResults([], [], [], ovgpu.genai.ASRPerfMetrics())
     made["StructuredOutputConfig"] = ovgpu.genai.StructuredOutputConfig()
