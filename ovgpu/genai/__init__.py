@@ -1,4 +1,4 @@
-"""Texts, speech and images with the interface of openvino_genai: ``import ovgpu.genai as ov_genai``."""
+"""Texts, speech and images, with the interface of openvino_genai: ``import ovgpu.genai as ov_genai``."""
 
 from typing import Any
 
@@ -26,6 +26,8 @@ from ovgpu.genai.structured_output import StructuredOutputConfig
 from ovgpu.genai.text_embedding_pipeline import TextEmbeddingPipeline
 from ovgpu.genai.text_rerank_pipeline import TextRerankPipeline
 from ovgpu.genai.tokenizer import TokenizedInputs, Tokenizer
+from ovgpu.genai.vlm.pipeline import VLMPipeline, VLMPipelineBase
+from ovgpu.genai.vlm.results import VideoMetadata, VLMDecodedResults
 from ovgpu.genai.whisper.asr import (
     ASRDecodedResultChunk,
     ASRDecodedResults,
@@ -79,6 +81,10 @@ __all__ = [
     "Tokenizer",
     "TorchGenerator",
     "UNet2DConditionModel",
+    "VLMDecodedResults",
+    "VLMPipeline",
+    "VLMPipelineBase",
+    "VideoMetadata",
     "WhisperGenerationConfig",
     "WhisperPerfMetrics",
     "WhisperPipeline",

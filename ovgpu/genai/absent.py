@@ -19,7 +19,6 @@ REASONS = {
         OmniDecodedResults OmniPipeline OmniSpeechStreamerBase OmniTalkerSpeechConfig SpeechGenerationConfig
         SpeechGenerationPerfMetrics Talker TalkerBase TalkerPerfMetrics TalkerResults Text2SpeechDecodedResults
         Text2SpeechPipeline""",
-    "models with images as inputs are not supported": "VLMDecodedResults VLMPipeline VLMPipelineBase VideoMetadata",
     "embeddings of texts are results of TextEmbeddingPipeline": "EmbedResult EmbeddingPipeline",
     "every token attends to all that the model lets it see": """
         AggregationMode CacheEvictionConfig KVCrushAnchorPointMode KVCrushConfig SparseAttentionConfig

@@ -24,8 +24,14 @@ class Prompts:
     tokenizations: list[float] = field(default_factory=list)
 
 
-def prompts_of_texts(inputs: Any, config: GenerationConfig, tokenizer: Tokenizer) -> Prompts:
-    """Return the tokens of texts or of a chat. Raises: Error for a chat without a message or without its template."""
+def prompts_of_texts(
+    inputs: Any, config: GenerationConfig, tokenizer: Tokenizer, add_special_tokens: bool = False
+) -> Prompts:
+    """Return the tokens of texts or of a chat. ``add_special_tokens`` adds those of the tokenizer to those of the chat
+    template.
+
+    Raises: Error for a chat without a message or without its template.
+    """
     prompts = Prompts()
     if isinstance(inputs, ChatHistory):
         if not inputs:
@@ -43,7 +49,7 @@ def prompts_of_texts(inputs: Any, config: GenerationConfig, tokenizer: Tokenizer
             chat = tokenizer.apply_chat_template(chat, add_generation_prompt=True)
             prompts.templates.append(microseconds_since(begin))
             begin = time.perf_counter()
-        ids = tokenizer.encode(chat, add_special_tokens=not is_chat).input_ids  # the template has special tokens
+        ids = tokenizer.encode(chat, add_special_tokens=add_special_tokens or not is_chat).input_ids
         prompts.rows.append(ids.data[0].tolist())
         prompts.tokenizations.append(microseconds_since(begin))
     return prompts

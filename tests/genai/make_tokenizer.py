@@ -27,19 +27,20 @@ BYTES = [
 
 
 @cache
-def byte_tokenizer() -> Any:
-    """Return a tokenizer of 211 tokens: three special tokens, bytes, and words that no text has."""
+def byte_tokenizer(*special: str) -> Any:
+    """Return a tokenizer of 211 tokens: three special tokens, bytes, words that no text has, and ``special`` ones."""
     import tokenizers
 
     kept = [*range(33, 127), *range(161, 173), *range(174, 256)]  # bytes that stand for themselves as characters
     others = [byte for byte in range(256) if byte not in kept]
     names = {byte: chr(byte) for byte in kept} | {byte: chr(256 + n) for n, byte in enumerate(others)}
     words = ["<pad>", "<s>", "</s>", *(names[byte] for byte in BYTES)]
-    words += [f"<unused{n}>" for n in range(len(words), VOCABULARY)]
+    words += [f"<unused{n}>" for n in range(len(words), VOCABULARY - len(special))]
+    words += special
     found: Any = tokenizers.Tokenizer(tokenizers.models.BPE({word: n for n, word in enumerate(words)}, []))
     found.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     found.decoder = tokenizers.decoders.ByteLevel()
-    found.add_special_tokens(words[:3])
+    found.add_special_tokens([*words[:3], *special])
     found.post_processor = tokenizers.processors.TemplateProcessing("<s> $A", special_tokens=[("<s>", 1)])
     return found
 

@@ -1,5 +1,5 @@
 """Record what openvino_genai has and does, with which tests compare, into ``data/wheel.json``, ``retrieval.json``,
-``whisper.json``, ``continuous.json`` and ``images.json``.
+``whisper.json``, ``continuous.json``, ``images.json`` and ``vlm.json``.
 
 Run it in an environment with openvino_genai and pytest, in the folder of the project: ``python -m
 tests.genai.record_wheel``.
@@ -18,6 +18,7 @@ RETRIEVAL = PATH.with_name("retrieval.json")
 WHISPER = PATH.with_name("whisper.json")
 CONTINUOUS = PATH.with_name("continuous.json")
 IMAGES = PATH.with_name("images.json")
+VLM = PATH.with_name("vlm.json")
 
 
 def members(kind: type) -> dict[str, str]:
@@ -87,6 +88,7 @@ def main() -> None:
     record_continuous()
     record_whisper()
     record_images()
+    record_vlm()
 
 
 def record_continuous() -> None:
@@ -169,6 +171,26 @@ def record_images() -> None:
             "images": {cases.name_of(case): asked.outcome(*case) for case in cases.CASES},
         }
     IMAGES.write_text(_lines(record) + "\n")
+
+
+def record_vlm() -> None:
+    """Write the file about VLMPipeline."""
+    import openvino
+    import openvino_genai
+
+    from tests.genai import vlm_cases, vlm_model
+
+    record: dict[str, Any] = {}
+    for family in vlm_model.FAMILIES:
+        with tempfile.TemporaryDirectory() as name:
+            folder = vlm_model.make_folder(family, Path(name))
+            vlm_model.add_tokenizer_models(family, folder)
+            exact = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
+            pipeline = openvino_genai.VLMPipeline(folder, "CPU", **exact)
+            arguments = openvino_genai, openvino.Tensor, pipeline, vlm_model.TAGS[family]
+            record[family] = vlm_cases.outcomes(*arguments)
+            record[f"chats of {family}"] = vlm_cases.chats(*arguments)
+    VLM.write_text(_lines(record) + "\n")
 
 
 if __name__ == "__main__":

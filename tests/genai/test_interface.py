@@ -38,6 +38,7 @@ def test_members() -> None:
     made["EncodedResults"] = ovgpu.genai.EncodedResults([], [], [], ovgpu.genai.PerfMetrics())
     records = ("RawPerfMetrics", "ASRRawPerfMetrics", "WhisperRawPerfMetrics")
     records += ("ASRDecodedResultChunk", "RawImageGenerationPerfMetrics", "WhisperWordTiming")
+    records += ("VLMDecodedResults", "VideoMetadata")
     made |= {name: getattr(ovgpu.genai, name)() for name in records}
     made["ASRDecodedResults"] = ovgpu.genai.ASRDecodedResults([], [], [], ovgpu.genai.ASRPerfMetrics())
     made["StructuredOutputConfig"] = ovgpu.genai.StructuredOutputConfig()
