@@ -168,7 +168,8 @@ class Variable:
         return whole
 
     def extended(self, value: Array, current: int, tokens: int) -> Array:
-        """Return a growing value together with the tokens that were written behind it: ``tokens`` in all."""
+        """Return a growing value of ``tokens`` tokens that begins like ``value``: with those that were written behind
+        it, or without its last ones."""
         buffer, axis = self.buffers[current], self.info.axis
         shape = (*value.shape[:axis], tokens, *value.shape[axis + 1 :])
         buffer.last = array = self._array(buffer, shape, value.strides, Type.of(value.dtype))
@@ -350,6 +351,15 @@ class Variables:
     def reset_all(self) -> None:
         """Reset all variables to their initial values."""
         self.now = Snapshot(tuple([VariableValue(None, value.buffer) for value in self.now.values]))
+
+    def drop_tokens(self, count: int) -> None:
+        """Remove the last ``count`` tokens of the growing variables, which have more. No element is copied."""
+        values = list(self._extended_snapshot().values)
+        for index, (variable, (array, buffer)) in enumerate(zip(self.all.values(), values)):
+            if variable.info.axis and array is not None:
+                shorter = variable.extended(array, buffer, array.shape[variable.info.axis] - count)
+                values[index] = VariableValue(shorter, buffer)
+        self.now = Snapshot(tuple(values))
 
     def release(self) -> None:
         """Free the buffers that values have left. The caller must drop bindings to them as well."""

@@ -382,7 +382,7 @@ def test_stop_strings_end_beams(pipelines: Pipelines) -> None:
 def test_a_model_that_mixes_rows(pipelines: Pipelines, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Texts that cannot share a batch have requests of their own."""
 
-    def refuse(*args: Any) -> SequenceBatcher:
+    def refuse(*args: Any, **keywords: Any) -> SequenceBatcher:
         raise ovgpu.Error("a layer mixes rows")
 
     monkeypatch.setattr("ovgpu.genai.decoder.SequenceBatcher", refuse)
