@@ -304,7 +304,7 @@ class Retractable:
 
     def infer(self, tokens: Sequence[int], others: Mapping[int, Array] = MappingProxyType({})) -> Any:
         """Append tokens, and return the outputs. ``others`` are further inputs."""
-        arrays = self._inputs.next([tokens]) | others
+        arrays = {**self._inputs.next([tokens]), **others}
         return self._request.infer(arrays, share_inputs=True, share_outputs=True)
 
     def drop(self, count: int) -> None:
