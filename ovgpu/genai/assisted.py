@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from math import exp
 from typing import Protocol
 
-from ovgpu.genai.decoder import MAX_PROPOSED, Decoder, Retractable, check_can_drop
+from ovgpu.genai.decoder import MAX_PROPOSED, Decoder, Retractable
 from ovgpu.genai.enums import StreamingStatus
 from ovgpu.genai.generation import REASONS, Outcome, Stream, Text
 from ovgpu.genai.generation_config import GenerationConfig
@@ -48,13 +48,12 @@ class PromptLookup:
 class DraftModel:
     """Assistant that is a smaller model with the same tokens, which takes the most likely ones.
 
-    With a ``threshold`` > 0, it ends when a token is less likely than that. Raises: Error for a model that has other
-    states than KV caches.
+    With a ``threshold`` > 0, it ends when a token is less likely than that. Raises: Error for a model that takes one
+    token at a time.
     """
 
     def __init__(self, decoder: Decoder, threshold: float) -> None:
         chooser = decoder.chooser(penalties=False)
-        check_can_drop(chooser.compiled)
         self._ports, self._output, self._threshold = chooser.compiled.inputs, chooser.output, threshold
         self._text = Retractable(chooser.request, decoder.inputs(self._ports))
         self._known: list[int] = []  # tokens that the model has got
@@ -69,6 +68,8 @@ class DraftModel:
         proposed: list[int] = []
         while len(proposed) < count:
             outputs = self._text.infer(new, sampler.next())
+            if not proposed:
+                self._text.keep()  # what follows are proposals
             self._known += new
             new = [checked_token(outputs[self._output])]
             if self._threshold and exp(outputs[self._output + 1][0, 1]) < self._threshold:

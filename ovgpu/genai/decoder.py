@@ -79,13 +79,6 @@ def convolution_columns(model: Model) -> int:
     raise Error(f"the model has the input {COLUMNS}, but no state of a convolution, whose columns that numbers")
 
 
-def check_can_drop(compiled: CompiledModel) -> None:
-    """Raise Error unless all states are KV caches: the last tokens of other states cannot be taken back."""
-    for name, info in compiled._compilation.current.initial.infos.items():
-        if not info.axis:
-            raise Error(f"assisted generation needs a model whose states are KV caches, and variable '{name}' is none")
-
-
 class DecoderInputs:
     """Inputs of a decoder for a text, or for several of equal length, which grow from call to call.
 
@@ -99,6 +92,11 @@ class DecoderInputs:
         ]
         self._columns = columns
         self._past = 0
+
+    @property
+    def one_by_one(self) -> bool:
+        """True if the model takes one token at a time after the first call."""
+        return self._columns > 0
 
     def drop(self, count: int) -> None:
         """Take back the last tokens."""
@@ -196,7 +194,7 @@ class Decoder:
     def verifier(self) -> Verifier:
         """Return a text whose last tokens can be taken back, which is empty.
 
-        Raises: Error for a model that has other states than KV caches.
+        Raises: Error for a model that takes one token at a time.
         """
         with self._making:
             if self._verifier is None:
@@ -205,7 +203,6 @@ class Decoder:
                 fix_batch(model)
                 keep_last_logits(model, logits, MAX_PROPOSED + 1)
                 compiled = self._compile(model)
-                check_can_drop(compiled)
                 self._verifier = compiled.create_infer_request(), compiled.inputs, logits
             request, ports, logits = self._verifier
             return Verifier(Retractable(request, self.inputs(ports)), logits)
@@ -296,22 +293,49 @@ class Beams:
 
 
 class Retractable:
-    """Text whose last tokens can be taken back, which is empty. `check_can_drop` says which models have such."""
+    """Text whose last tokens can be taken back, which is empty.
+
+    KV caches just become shorter. States of fixed size, such as those of convolutions, return to the last place of
+    `keep`, and the next call of `infer` repeats the tokens that stay behind it.
+    """
 
     def __init__(self, request: Any, inputs: DecoderInputs) -> None:
+        """Raises: Error for a model that takes one token at a time."""
+        if inputs.one_by_one:
+            raise Error(
+                f"assisted generation needs a model that takes several tokens at a time. One with the input {COLUMNS} "
+                f"takes one"
+            )
         self._request, self._inputs = request, inputs
+        self._session = request._session
+        self._since: list[int] = []  # tokens behind the place of `keep`
+        self._repeated: list[int] = []  # tokens that the next call of `infer` repeats
         request.reset_state()
+        self.keep()
 
     def infer(self, tokens: Sequence[int], others: Mapping[int, Array] = MappingProxyType({})) -> Any:
         """Append tokens, and return the outputs. ``others`` are further inputs."""
+        tokens = [*self._repeated, *tokens]
         arrays = {**self._inputs.next([tokens]), **others}
-        return self._request.infer(arrays, share_inputs=True, share_outputs=True)
+        outputs = self._request.infer(arrays, share_inputs=True, share_outputs=True)
+        self._repeated, self._since = [], self._since + tokens
+        return outputs
+
+    def keep(self) -> None:
+        """Keep the states of fixed size: later calls of `drop` take back tokens behind this place only."""
+        with self._session.backend.active():
+            self._kept = self._session.variables.copy_fixed()
+        self._since = []
 
     def drop(self, count: int) -> None:
         """Take back the last tokens."""
         if count:
-            self._inputs.drop(count)
-            self._request._session.variables.drop_tokens(count)
+            dropped = len(self._since) if self._kept else count
+            with self._session.backend.active():
+                self._session.variables.drop_tokens(dropped, self._kept)
+            self._inputs.drop(dropped)
+            stay = len(self._since) - count
+            self._repeated, self._since = (self._since[:stay], []) if self._kept else ([], self._since[:stay])
 
 
 class Verifier:
@@ -321,7 +345,12 @@ class Verifier:
         self._text, self._logits = text, logits
 
     def step(self, tokens: Sequence[int], count: int) -> Array:
-        """Append tokens, and return the logits [count, vocabulary] of the last ones, at most `MAX_PROPOSED` + 1."""
+        """Append tokens, and return the logits [count, vocabulary] of the last ones, at most `MAX_PROPOSED` + 1.
+
+        Of these tokens, all but the first may be dropped.
+        """
+        if count > 1:
+            self._text.keep()
         logits: Array = self._text.infer(tokens)[self._logits]
         return logits[0, -count:]
 

@@ -11,6 +11,7 @@ new tokens once the inference has succeeded. When the capacity is exhausted, the
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
@@ -352,13 +353,30 @@ class Variables:
         """Reset all variables to their initial values."""
         self.now = Snapshot(tuple([VariableValue(None, value.buffer) for value in self.now.values]))
 
-    def drop_tokens(self, count: int) -> None:
-        """Remove the last ``count`` tokens of the growing variables, which have more. No element is copied."""
+    def copy_fixed(self) -> dict[str, Array | None]:
+        """Return copies of the values that do not grow, None for one that is not set."""
+        copies: dict[str, Array | None] = {}
+        for name, variable in self.all.items():
+            if not variable.info.axis:
+                value = copies[name] = self.value(name).array
+                if value is not None:
+                    copies[name] = variable.backend.xp.empty(value.shape, value.dtype)
+                    for call in variable.backend.copy(value, copies[name]):
+                        call()
+        return copies
+
+    def drop_tokens(self, count: int, fixed: Mapping[str, Array | None]) -> None:
+        """Remove the last ``count`` tokens of the growing variables, which have as many, without a copy. Set the other
+        variables to the values ``fixed``, see `copy_fixed`."""
         values = list(self._extended_snapshot().values)
-        for index, (variable, (array, buffer)) in enumerate(zip(self.all.values(), values)):
-            if variable.info.axis and array is not None:
-                shorter = variable.extended(array, buffer, array.shape[variable.info.axis] - count)
-                values[index] = VariableValue(shorter, buffer)
+        for index, (name, variable) in enumerate(self.all.items()):
+            array, buffer = values[index]
+            if not variable.info.axis:
+                value = fixed[name]
+                array = None if value is None else variable.copy_to_buffer(buffer, value, NEW_VALUE)
+            elif array is not None:
+                array = variable.extended(array, buffer, array.shape[variable.info.axis] - count)
+            values[index] = VariableValue(array, buffer)
         self.now = Snapshot(tuple(values))
 
     def release(self) -> None:

@@ -12,10 +12,8 @@ import pytest
 
 import ovgpu
 import ovgpu.genai as ov_genai
-from ovgpu.genai.assisted import DraftModel, PromptLookup
-from ovgpu.genai.decoder import Decoder
+from ovgpu.genai.assisted import PromptLookup
 from tests.genai.generation_cases import make_folder
-from tests.harness.ir import Net
 
 pytest.importorskip("tokenizers")
 
@@ -155,20 +153,3 @@ def test_errors(pipelines: Pipelines, tmp_path: Path) -> None:
             pipelines("llama").generate(TEXT, max_new_tokens=3, **wrong)
     with pytest.raises(ovgpu.Error, match=r"nothing has no openvino_model\.xml"):
         ov_genai.draft_model(tmp_path / "nothing", "CPU")
-
-
-def test_models_whose_tokens_cannot_be_taken_back() -> None:
-    net = Net()
-    ids = net.parameter("i64", (-1, -1), "input_ids")
-    logits = net.layer(
-        "Gather", "opset8", [net.const(np.eye(8, dtype=np.float32)), ids, net.const(np.int64(0))], names=["logits"]
-    )
-    state = net.read_value("s", "f32", (1, 8), net.const(np.zeros((1, 8), np.float32)))
-    net.assign("s", state)
-    net.result(logits)
-    decoder = Decoder(ovgpu.Core().read_model(*net.build()), "CPU", {})
-    message = "assisted generation needs a model whose states are KV caches, and variable 's' is none"
-    with pytest.raises(ovgpu.Error, match=message):
-        decoder.verifier()
-    with pytest.raises(ovgpu.Error, match=message):
-        DraftModel(decoder, 0.0)
