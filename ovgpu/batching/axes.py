@@ -17,6 +17,7 @@ from ovgpu.ops.base.op import Op, op_of
 from ovgpu.ops.base.shapes import constant_axis
 from ovgpu.ops.base.view import equal
 from ovgpu.ops.movement.gather import Gather
+from ovgpu.ops.movement.scatter import _ScatterND
 from ovgpu.spec import Spec
 from ovgpu.symbolic import Check, Int, Sym, atoms
 
@@ -94,7 +95,7 @@ class Batch:
         count = counted(op, inputs, self.size)
         if count is not None:
             self.row_numbers[node.ports[0]] = count
-            return [BatchAxis(0) if count.step else None]
+            return [None if equal(count.step, 0) else BatchAxis(0, 1, count.step)]
         operands = [None if source is None else self.row_numbers.get(source) for source in node.sources]
         if any(operands):
             result = computed(op, operands, inputs)
@@ -102,6 +103,8 @@ class Batch:
                 self.row_numbers[node.ports[0]] = result
             if isinstance(op, Gather) and axes[1] is not None and operands[1] is not None:
                 return [self._gathered(op, axes[0], axes[1], operands[1], inputs)]
+            if isinstance(op, _ScatterND) and axes[1] is not None and operands[1] is not None:
+                return [self._scattered(axes, operands[1], inputs)]
         for i, spec in enumerate(inputs):
             if self._counts(spec) and not (i in op.host_inputs and isinstance(op, tuple(SHAPED))):
                 raise OpError("the layer computes with the number of rows in the batch")
@@ -119,12 +122,26 @@ class Batch:
     ) -> BatchAxis:
         """Return the batch axis of the result of a Gather whose flat indices contain the row to which they belong."""
         where = constant_axis(inputs[2], inputs[0].rank)
-        flat = data is not None and where is not None and data == BatchAxis(where, 1, data.inner)
-        if data is None or where is None or not flat or op.batch(inputs[1].rank) or not equal(numbers.step, data.inner):
+        if where is None or op.batch(inputs[1].rank) or not self._stays(data, where, numbers):
             raise OpError("the layer gathers rows of the batch by index")
-        if not equal(numbers.below, data.inner):  # larger indices would select from the next row
-            self.required.append((numbers.below, data.inner))
         return indices.moved(where + indices.axis)
+
+    def _scattered(self, axes: Axes, numbers: RowNumbers, inputs: Sequence[Any]) -> BatchAxis:
+        """Return the batch axis of the result of a ScatterNDUpdate whose flat indices contain the row to which they
+        and their updates belong."""
+        data = axes[0]
+        if data is None or inputs[1].shape[-1] != 1 or axes[2] != axes[1] or not self._stays(data, 0, numbers):
+            raise OpError("the layer writes rows of the batch by index")
+        return data
+
+    def _stays(self, data: BatchAxis | None, axis: int, numbers: RowNumbers) -> bool:
+        """Return whether flat indices on an axis of ``data`` are elements of the row to which the indices belong."""
+        if data is None or data != BatchAxis(axis, 1, data.inner) or not equal(numbers.step, data.inner):
+            return False
+        beyond = numbers.below - data.inner  # larger indices would be elements of the next row
+        if isinstance(beyond, Sym):
+            self.required.append((numbers.below, data.inner))
+        return isinstance(beyond, Sym) or beyond <= 0
 
     def require(self, checks: Iterable[Check]) -> None:
         """Raise OpError for a check of shapes that holds for some numbers of rows only."""

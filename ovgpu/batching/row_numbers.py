@@ -1,7 +1,8 @@
 """Integer tensors whose elements contain the numbers of the rows, such as the flat indices of ``mask[rows, keys]``.
 
-PyTorch's indexing by several tensors becomes a Gather from a flattened tensor, by ``row * keys + key``. `Batch` follows
-`RowNumbers` through the layers that compute such indices. They show that the Gather stays within each row.
+PyTorch's indexing by several tensors becomes a Gather from a flattened tensor, by ``row * keys + key``. Its assignment
+to a slice becomes a ScatterNDUpdate of a flattened tensor, by indices taken from a Range over all elements. `Batch`
+follows `RowNumbers` through the layers that compute such indices. They show that the layer stays within each row.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from ovgpu.ops.convert import Convert
 from ovgpu.ops.movement.broadcast import _Broadcast
 from ovgpu.ops.movement.gather import Gather
 from ovgpu.ops.movement.movement import Transpose
+from ovgpu.ops.movement.scatter import _ScatterND
 from ovgpu.ops.shape.reshape import _Reshaping
 from ovgpu.ops.shape.shape import Range
 from ovgpu.spec import Spec
@@ -34,7 +36,8 @@ class RowNumbers:
 
 
 def counted(op: Any, inputs: Sequence[Spec | None], size: Sym) -> RowNumbers | None:
-    """Return the elements of a Range from 0 on in steps of 1, over the ``size`` rows of a batch or over anything else.
+    """Return the elements of a Range from 0 on in steps of 1: over the ``size`` rows of a batch, over equally many
+    elements of each row, or over anything else.
 
     Return None for any other node.
     """
@@ -46,7 +49,8 @@ def counted(op: Any, inputs: Sequence[Spec | None], size: Sym) -> RowNumbers | N
     )
     if stop is None or isinstance(start, Sym) or start != 0 or isinstance(step, Sym) or step != 1:
         return None
-    return RowNumbers(1, 1) if stop is size else RowNumbers(0, stop)
+    elements = stop // size if isinstance(stop, Sym) else 0
+    return RowNumbers(elements, elements) if equal(elements * size, stop) else RowNumbers(0, stop)
 
 
 def computed(op: Any, operands: Sequence[RowNumbers | None], inputs: Sequence[Spec | None]) -> RowNumbers | None:
@@ -66,7 +70,7 @@ def computed(op: Any, operands: Sequence[RowNumbers | None], inputs: Sequence[Sp
                 if factor is not None:
                     return RowNumbers(scaled.step * factor, (scaled.below - 1) * factor + 1)
     for i, n in enumerate(operands):
-        if n is not None and not equal(n.step, 0) and not (isinstance(op, Gather) and i == 1):
+        if n is not None and not equal(n.step, 0) and not (isinstance(op, (Gather, _ScatterND)) and i == 1):
             raise OpError("the layer computes with the position of a row in the batch")
     return None
 

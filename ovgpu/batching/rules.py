@@ -30,7 +30,7 @@ from ovgpu.ops.movement.gather_elements import GatherElements, _GatherND
 from ovgpu.ops.movement.movement import Concat, Reverse, ReverseSequence, Roll, Transpose, _Splitting, permutation
 from ovgpu.ops.movement.pad import Pad
 from ovgpu.ops.movement.patches import ExtractImagePatches
-from ovgpu.ops.movement.scatter import ScatterUpdate, _ScatterElements
+from ovgpu.ops.movement.scatter import ScatterUpdate, _ScatterElements, _ScatterND
 from ovgpu.ops.movement.slicing import END, Slice, SliceScatter, Span, _Slicing
 from ovgpu.ops.movement.space import ShuffleChannels, _Blocks
 from ovgpu.ops.movement.tile import Tile
@@ -375,6 +375,18 @@ def _scatter_update(batch: Batch, op: Any, axes: Axes, inputs: Specs, outputs: S
     apart(axes[0], (where,))
     moved = axes[0] if axes[0].axis < where else axes[0].moved(axes[0].axis + indices.rank - 1)
     if axes[2] != moved:
+        raise OpError("data and updates have the rows of the batch on different axes")
+    return [axes[0]]
+
+
+@rule(_ScatterND)
+def _scatter_nd(batch: Batch, op: Any, axes: Axes, inputs: Specs, outputs: Sequence[Spec]) -> Axes:
+    _only(axes, (0, 2))
+    count = inputs[1].shape[-1]
+    if axes[0] is None or isinstance(count, Sym) or axes[2] is None:
+        raise OpError("data and updates have the rows of the batch on different axes")
+    apart(axes[0], range(count))
+    if axes[2] != axes[0].moved(axes[0].axis - count + inputs[1].rank - 1):
         raise OpError("data and updates have the rows of the batch on different axes")
     return [axes[0]]
 

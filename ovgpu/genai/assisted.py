@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from math import exp
 from typing import Protocol
 
-from ovgpu.genai.decoder import MAX_PROPOSED, Decoder, DecoderInputs, check_can_drop
+from ovgpu.genai.decoder import MAX_PROPOSED, Decoder, Retractable
 from ovgpu.genai.enums import StreamingStatus
 from ovgpu.genai.generation import Outcome
 from ovgpu.genai.generation_config import GenerationConfig
@@ -49,30 +49,31 @@ class PromptLookup:
 class DraftModel:
     """Assistant that is a smaller model with the same tokens, which takes the most likely ones.
 
-    With a ``threshold`` > 0, it ends when a token is less likely than that. Raises: Error for a model without a mask or
-    without positions.
+    With a ``threshold`` > 0, it ends when a token is less likely than that. Raises: Error for a model that takes one
+    token at a time.
     """
 
     def __init__(self, decoder: Decoder, threshold: float) -> None:
-        self._chooser, self._threshold = decoder.chooser(penalties=False), threshold
-        check_can_drop(self._chooser.compiled)
-        self._chooser.request.reset_state()
-        self._inputs = DecoderInputs(self._chooser.compiled.inputs)
+        chooser = decoder.chooser(penalties=False)
+        self._ports, self._output, self._threshold = chooser.compiled.inputs, chooser.output, threshold
+        self._text = Retractable(chooser.request, decoder.inputs(self._ports))
         self._known: list[int] = []  # tokens that the model has got
 
     def propose(self, text: Sequence[int], count: int) -> list[int]:
         same = next(
             (i for i, (a, b) in enumerate(zip(self._known, text)) if a != b), min(len(self._known), len(text) - 1)
         )
-        self._inputs.drop(len(self._known) - same)
+        self._text.drop(len(self._known) - same)
         self._known, new = list(text[:same]), list(text[same:])
-        sampler = Sampler(self._chooser.compiled.inputs, Sampling())
+        sampler = Sampler(self._ports, Sampling())
         proposed: list[int] = []
         while len(proposed) < count:
-            outputs = self._chooser.request.infer(self._inputs.next([new]) | sampler.next())
+            outputs = self._text.infer(new, sampler.next())
+            if not proposed:
+                self._text.keep()  # what follows are proposals
             self._known += new
-            new = [checked_token(outputs[self._chooser.output])]
-            if self._threshold and exp(outputs[self._chooser.output + 1][0, 1]) < self._threshold:
+            new = [checked_token(outputs[self._output])]
+            if self._threshold and exp(outputs[self._output + 1][0, 1]) < self._threshold:
                 break
             proposed += new
         return proposed

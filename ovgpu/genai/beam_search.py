@@ -78,8 +78,7 @@ class BeamSearch:
         for group in self._groups:
             if not group.done:
                 group.ongoing = [Beam(beam.tokens, beam.logs, next(rows)) for beam in group.ongoing]
-                self._advance(group, tables, taken)
-                taken += [beam.tokens[-1] for beam in group.ongoing]
+                taken += [beam.tokens[-1] for beam in self._advance(group, tables, taken)]
         for group in self._groups:
             if not group.done and len(group.ongoing[0].tokens) == self._limit:
                 for beam in group.ongoing:
@@ -92,7 +91,8 @@ class BeamSearch:
         scored = [(one.beam, one.beam.normalised(self._penalty), one.reason) for one in found]
         return sorted(scored, key=lambda entry: -entry[1])[: self._config.num_return_sequences]
 
-    def _advance(self, group: _Group, tables: Array, taken: Sequence[int]) -> None:
+    def _advance(self, group: _Group, tables: Array, taken: Sequence[int]) -> list[Beam]:
+        """Continue a group's beams. Return the new beams, which penalise later groups even if this one is done."""
         parents, children = group.ongoing, list[Beam]()
         for rank, beam in enumerate(self._candidates(group, tables, taken)):
             reason, cut = self._stops.check(beam.tokens, self._limit + 1)
@@ -106,6 +106,7 @@ class BeamSearch:
                 self._finish(group, Beam(beam.tokens[:kept], beam.logs[:kept]), length, reason)
         group.done = not children or self._is_done(group, parents[0])
         group.ongoing = [] if group.done else children
+        return children
 
     def _candidates(self, group: _Group, tables: Array, taken: Sequence[int]) -> list[Beam]:
         """Return the most likely continuations of a group's beams by one token, the best first."""

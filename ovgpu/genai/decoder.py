@@ -6,6 +6,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,8 @@ from ovgpu.model.ports import port_names
 from ovgpu.passes.keep_last_logits import keep_last_logits
 
 MAX_PROPOSED = 15  # tokens that an assistant proposes: with one more, an inference is still a decode step
-INPUTS = ("input_ids", "attention_mask", "position_ids", "beam_idx", "token_type_ids")
+COLUMNS = "cache_position"  # input of Mamba
+INPUTS = ("input_ids", "attention_mask", "position_ids", "beam_idx", "token_type_ids", COLUMNS)
 EXPORT = "export it with `optimum-cli export openvino --task text-generation-with-past`, which makes one with state"
 
 
@@ -63,27 +65,43 @@ def prepare(model: Model, penalties: bool, known: Sequence[str] = INPUTS) -> int
     return add_sampling(model, logits, penalties)
 
 
-def check_can_drop(model: Model | CompiledModel) -> None:
-    """Raise Error for a model without the inputs that `DecoderInputs.drop` needs."""
-    missing = {"attention_mask", "position_ids"} - {*port_names(model.inputs)}
-    if missing:
-        raise Error(f"assisted generation needs a model with the input {', '.join(sorted(missing))}")
+def convolution_columns(model: Model) -> int:
+    """Return the number of columns of the convolution states that Mamba has; 0 for a model without `COLUMNS`.
+
+    Raises: Error for a model with that input, but without such states.
+    """
+    if COLUMNS not in port_names(model.inputs):
+        return 0
+    for node in model.ops:
+        if node.op.name == "ReadValue" and ".conv." in node.op.variable_id:  # type: ignore[attr-defined]
+            shape = node.ports[0].partial_shape
+            if shape.rank.is_static and len(shape) == 3 and shape[2].is_static:
+                return shape[2].get_length()
+    raise Error(f"the model has the input {COLUMNS}, but no state of a convolution, whose columns that numbers")
 
 
 class DecoderInputs:
-    """Inputs of a decoder for a text, or for several of equal length, which grow from call to call."""
+    """Inputs of a decoder for a text, or for several of equal length, which grow from call to call.
 
-    def __init__(self, ports: Sequence[Output]) -> None:
+    ``columns`` are `convolution_columns`. A model that has them takes one token at a time after the first call.
+    """
+
+    def __init__(self, ports: Sequence[Output], columns: int = 0) -> None:
         names = port_names(ports)
         self._ports = [
             (i, names[i], port) for i, port in enumerate(ports) if names[i] not in {**SAMPLING_INPUTS, **HISTORY}
         ]
+        self._columns = columns
         self._past = 0
-        self._dropped: list[int] = []  # tokens that were taken back
+
+    @property
+    def one_by_one(self) -> bool:
+        """True if the model takes one token at a time after the first call."""
+        return self._columns > 0
 
     def drop(self, count: int) -> None:
-        """Take back the last tokens. They stay in the caches, where the mask hides them; their positions are free."""
-        self._dropped += range(self._past - count, self._past)
+        """Take back the last tokens."""
+        self._past -= count
 
     def next(self, rows: Sequence[Sequence[int]], parents: Sequence[int] = (0,)) -> dict[int, Array]:
         """Return the arrays by input index, for rows of tokens that follow all earlier ones.
@@ -97,14 +115,13 @@ class DecoderInputs:
             dtype = np.dtype(np.int64) if port.element_type.is_dynamic() else port.element_type.storage
             if name == "input_ids":
                 arrays[index] = np.array(rows, dtype)
-            elif name == "attention_mask":
-                arrays[index] = np.ones((batch, self._past), dtype)
-                if self._dropped:
-                    arrays[index][:, self._dropped] = 0
+            elif name == "attention_mask":  # that of Mamba is for the new tokens alone
+                arrays[index] = np.ones((batch, count if self._columns else self._past), dtype)
             elif name == "position_ids":  # [3, batch, count] in Qwen-VL, whose three positions of a text are equal
                 first = [d.get_length() if d.is_static else 3 for d in port.partial_shape][:-2]
-                positions = np.arange(begin, begin + count, dtype=dtype) - len(self._dropped)
-                arrays[index] = np.resize(positions, (*first, batch, count))
+                arrays[index] = np.resize(np.arange(begin, self._past, dtype=dtype), (*first, batch, count))
+            elif name == COLUMNS:  # a prompt fills all columns; later tokens move them, and fill the last one
+                arrays[index] = np.arange(self._columns - 1 if begin else 0, self._columns, dtype=dtype)
             else:
                 arrays[index] = np.array(parents, dtype) if name == "beam_idx" else np.zeros((batch, count), dtype)
         return arrays
@@ -134,6 +151,7 @@ class Decoder:
     def __init__(self, model: Model, device: str, properties: Mapping[str, Any]) -> None:
         """Compile ``model`` for texts without penalties. Raises: Error for a model that `prepare` refuses."""
         self._source, self._device, self._properties = model, device, dict(properties)
+        self._columns = convolution_columns(model)
         self._choosers: dict[bool, Chooser] = {}
         self._batchers: dict[bool, SequenceBatcher | None] = {}  # by whether there are penalties
         self._beams: tuple[Any, Sequence[Output], int] | None = None
@@ -179,27 +197,27 @@ class Decoder:
     def verifier(self) -> Verifier:
         """Return a text whose last tokens can be taken back, which is empty.
 
-        Raises: Error for a model without a mask or without positions.
+        Raises: Error for a model that takes one token at a time.
         """
         with self._making:
             if self._verifier is None:
                 model = self._source.clone()
                 logits = find_logits(model, self.known)
-                check_can_drop(model)
                 fix_batch(model)
                 keep_last_logits(model, logits, MAX_PROPOSED + 1)
                 compiled = self._compile(model)
                 self._verifier = compiled.create_infer_request(), compiled.inputs, logits
             request, ports, logits = self._verifier
-            return Verifier(request, self.inputs(ports), logits)
+            return Verifier(Retractable(request, self.inputs(ports)), logits)
 
     def _batcher_of(self, penalties: bool) -> SequenceBatcher | None:
         """Return the batcher of a chooser, which the first call makes; None if the model mixes the rows of a batch."""
         with self._making:
             if penalties not in self._batchers:
+                axes = {COLUMNS: None} if self._columns else {}
                 try:
                     self._batchers[penalties] = SequenceBatcher(
-                        self.chooser(penalties).compiled, MAX_SEQUENCES, max_wait_ms=0
+                        self.chooser(penalties).compiled, MAX_SEQUENCES, max_wait_ms=0, batch_axes=axes
                     )
                 except Error:
                     self._batchers[penalties] = None
@@ -207,7 +225,7 @@ class Decoder:
 
     def inputs(self, ports: Sequence[Output]) -> DecoderInputs:
         """Return the inputs of an empty text, or of a batch of empty rows. ``ports`` are those of a compiled form."""
-        return DecoderInputs(ports)
+        return DecoderInputs(ports, self._columns)
 
     def _prepare(self, model: Model, penalties: bool) -> int:
         """Rewrite a model in place for `chooser`, and return the index of the output with the tokens."""
@@ -255,19 +273,68 @@ class Beams:
         return logits[:, -1]
 
 
-class Verifier:
-    """Text whose last tokens can be taken back."""
+class Retractable:
+    """Text whose last tokens can be taken back, which is empty.
 
-    def __init__(self, request: Any, inputs: DecoderInputs, logits: int) -> None:
-        self._request, self._inputs, self._logits = request, inputs, logits
+    KV caches just become shorter. States of fixed size, such as those of convolutions, return to the last place of
+    `keep`, and the next call of `infer` repeats the tokens that stay behind it.
+    """
+
+    def __init__(self, request: Any, inputs: DecoderInputs) -> None:
+        """Raises: Error for a model that takes one token at a time."""
+        if inputs.one_by_one:
+            raise Error(
+                f"assisted generation needs a model that takes several tokens at a time. One with the input {COLUMNS} "
+                f"takes one"
+            )
+        self._request, self._inputs = request, inputs
+        self._session = request._session
+        self._since: list[int] = []  # tokens behind the place of `keep`
+        self._repeated: list[int] = []  # tokens that the next call of `infer` repeats
         request.reset_state()
+        self.keep()
+
+    def infer(self, tokens: Sequence[int], others: Mapping[int, Array] = MappingProxyType({})) -> Any:
+        """Append tokens, and return the outputs. ``others`` are further inputs."""
+        tokens = [*self._repeated, *tokens]
+        arrays = {**self._inputs.next([tokens]), **others}
+        outputs = self._request.infer(arrays, share_inputs=True, share_outputs=True)
+        self._repeated, self._since = [], self._since + tokens
+        return outputs
+
+    def keep(self) -> None:
+        """Keep the states of fixed size: later calls of `drop` take back tokens behind this place only."""
+        with self._session.backend.active():
+            self._kept = self._session.variables.copy_fixed()
+        self._since = []
+
+    def drop(self, count: int) -> None:
+        """Take back the last tokens."""
+        if count:
+            dropped = len(self._since) if self._kept else count
+            with self._session.backend.active():
+                self._session.variables.drop_tokens(dropped, self._kept)
+            self._inputs.drop(dropped)
+            stay = len(self._since) - count
+            self._repeated, self._since = (self._since[:stay], []) if self._kept else ([], self._since[:stay])
+
+
+class Verifier:
+    """Text of which a model checks tokens that an assistant proposes."""
+
+    def __init__(self, text: Retractable, logits: int) -> None:
+        self._text, self._logits = text, logits
 
     def step(self, tokens: Sequence[int], count: int) -> Array:
-        """Append tokens, and return the logits [count, vocabulary] of the last ones, at most `MAX_PROPOSED` + 1."""
-        results = self._request.infer(self._inputs.next([tokens]), share_inputs=True, share_outputs=True)
-        logits: Array = results[self._logits]
+        """Append tokens, and return the logits [count, vocabulary] of the last ones, at most `MAX_PROPOSED` + 1.
+
+        Of these tokens, all but the first may be dropped.
+        """
+        if count > 1:
+            self._text.keep()
+        logits: Array = self._text.infer(tokens)[self._logits]
         return logits[0, -count:]
 
     def drop(self, count: int) -> None:
         """Take back the last tokens."""
-        self._inputs.drop(count)
+        self._text.drop(count)

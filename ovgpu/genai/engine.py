@@ -232,16 +232,16 @@ class Engine:
         left = UNLIMITED if limits.tokens is None else max(limits.tokens - len(plan), 0)
         for run in self._running:
             if run not in plan and left:
-                plan[run] = min(run.feed.left, left)
-                left -= plan[run]
+                plan[run] = run.feed.piece(left)
+                left = max(left - plan[run], 0)
         self._make_room(plan)
         while self._waiting and len(self._running) < limits.texts:
             run = self._waiting[0]
-            count = min(run.feed.left, left) if limits.split or plan else run.feed.left
+            count = run.feed.piece(left) if limits.split or plan else run.feed.left
             if not count or (count < run.feed.left and not limits.split) or not self._fits(plan, run.feed.left):
                 break
             self._open(run)
-            plan[run], left = count, left - count
+            plan[run], left = count, max(left - count, 0)
         return self._in_step(plan)
 
     def _in_step(self, plan: dict[_Run, int]) -> dict[_Run, int]:

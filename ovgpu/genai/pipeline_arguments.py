@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from ovgpu.errors import Error
-from ovgpu.genai.files import read_json
 from ovgpu.genai.generation_config import GenerationConfig
 from ovgpu.genai.scheduler_config import SchedulerConfig
 from ovgpu.genai.tokenizer import Tokenizer
@@ -43,14 +42,6 @@ def model_path(folder: Path) -> str:
     if not (folder / MODEL).is_file():
         raise Error(f"{folder} has no {MODEL}: `optimum-cli export openvino --model NAME {folder}` makes one")
     return str(folder / MODEL)
-
-
-def _check_window(folder: Path) -> None:
-    """Raise Error for a model with sliding windows: tokens that were taken back would count in them."""
-    config = read_json(folder / "config.json")
-    text = config.get("text_config", config)
-    if text.get("sliding_window") and text.get("use_sliding_window", True):
-        raise Error(f"assisted generation needs a model without sliding windows, and {folder} has one")
 
 
 @dataclass
@@ -105,8 +96,6 @@ class Arguments:
             raise TypeError("LLMPipeline takes a generation_config only with weights: call set_generation_config")
         folder = Path(os.fsdecode(first))
         model = model_path(folder)
-        for path in [folder] * (lookup or draft is not None) + ([Path(draft.path).parent] if draft else []):
-            _check_window(path)
         path = folder / "generation_config.json"
         own = GenerationConfig(path) if path.is_file() else GenerationConfig()
         return Arguments((model,), tokenizer or Tokenizer(folder), device, own, properties, lookup, draft, scheduler)

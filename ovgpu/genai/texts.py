@@ -65,6 +65,12 @@ class Feed:
         """The number of tokens that the decoder has not got."""
         return len(self.text.prompt) + len(self.text.tokens) - self.fed
 
+    def piece(self, most: int) -> int:
+        """Return how many tokens the next step gets, of at most ``most``; more for models that take prompts whole."""
+        if most and self._inputs.one_by_one:
+            return 1 if self.fed else self.left
+        return min(self.left, most)
+
     def next(self, count: int) -> dict[int, Array]:
         """Return the arrays by input index for the next ``count`` tokens.
 

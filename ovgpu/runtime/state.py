@@ -11,6 +11,7 @@ new tokens once the inference has succeeded. When the capacity is exhausted, the
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
@@ -168,7 +169,8 @@ class Variable:
         return whole
 
     def extended(self, value: Array, current: int, tokens: int) -> Array:
-        """Return a growing value together with the tokens that were written behind it: ``tokens`` in all."""
+        """Return a growing value of ``tokens`` tokens that begins like ``value``: with those that were written behind
+        it, or without its last ones."""
         buffer, axis = self.buffers[current], self.info.axis
         shape = (*value.shape[:axis], tokens, *value.shape[axis + 1 :])
         buffer.last = array = self._array(buffer, shape, value.strides, Type.of(value.dtype))
@@ -350,6 +352,32 @@ class Variables:
     def reset_all(self) -> None:
         """Reset all variables to their initial values."""
         self.now = Snapshot(tuple([VariableValue(None, value.buffer) for value in self.now.values]))
+
+    def copy_fixed(self) -> dict[str, Array | None]:
+        """Return copies of the values that do not grow, None for one that is not set."""
+        copies: dict[str, Array | None] = {}
+        for name, variable in self.all.items():
+            if not variable.info.axis:
+                value = copies[name] = self.value(name).array
+                if value is not None:
+                    copies[name] = variable.backend.xp.empty(value.shape, value.dtype)
+                    for call in variable.backend.copy(value, copies[name]):
+                        call()
+        return copies
+
+    def drop_tokens(self, count: int, fixed: Mapping[str, Array | None]) -> None:
+        """Remove the last ``count`` tokens of the growing variables, which have as many, without a copy. Set the other
+        variables to the values ``fixed``, see `copy_fixed`."""
+        values = list(self._extended_snapshot().values)
+        for index, (name, variable) in enumerate(self.all.items()):
+            array, buffer = values[index]
+            if not variable.info.axis:
+                value = fixed[name]
+                array = None if value is None else variable.copy_to_buffer(buffer, value, NEW_VALUE)
+            elif array is not None:
+                array = variable.extended(array, buffer, array.shape[variable.info.axis] - count)
+            values[index] = VariableValue(array, buffer)
+        self.now = Snapshot(tuple(values))
 
     def release(self) -> None:
         """Free the buffers that values have left. The caller must drop bindings to them as well."""

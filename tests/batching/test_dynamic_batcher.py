@@ -231,6 +231,32 @@ def test_layers_that_mix_rows(build: Any, layer: str) -> None:
         ov.DynamicBatcher(nets.model(net), device="CPU")
 
 
+def slice_assigned(shift: int) -> ov.Model:
+    """Return a model that replaces all elements of x by y, as PyTorch's ``x[:] = y`` does: by the indices of all
+    elements, here plus ``shift``."""
+    net = Net()
+    x, y = (net.parameter("f32", (-1, nets.SIZE), name) for name in ("x", "y"))
+    shape = net.layer("ShapeOf", "opset3", [x], {"output_type": "i64"}, ["i64"])
+    count = net.layer("ReduceProd", "opset1", [shape, i64(net, 0)], {"keep_dims": False})
+    indices = net.layer("Range", "opset4", [i64(net, 0), count, i64(net, 1)], {"output_type": "i64"})
+    if shift:
+        indices = add(net, indices, i64(net, shift))
+    spread = reshape(net, reshape(net, indices, shape), [-1, 1])
+    scattered = net.layer("ScatterNDUpdate", "opset4", [reshape(net, x, [-1]), spread, reshape(net, y, [-1])])
+    net.result(reshape(net, scattered, shape))
+    return nets.model(net)
+
+
+def test_elements_written_by_their_indices() -> None:
+    """Each row's elements are written by indices of that row alone; by others, they would reach the next row."""
+    with ov.DynamicBatcher(slice_assigned(0), 4, "CPU", max_wait_ms=50) as batcher:
+        futures = [batcher.submit([numbers(1, i), numbers(1, 9 + i)]) for i in range(4)]
+        for i, future in enumerate(futures):
+            np.testing.assert_array_equal(future.result()[0], numbers(1, 9 + i))
+    with pytest.raises(ov.OpError, match=r"^\[ScatterNDUpdate\] the layer writes rows of the batch by index"):
+        ov.DynamicBatcher(slice_assigned(1), device="CPU")
+
+
 def test_inputs_whose_shapes_do_not_fit_each_other() -> None:
     """BERT indexes its mask by row * keys + key: a mask that is shorter than the tokens would give keys of the next
     row. Rows of equal shapes are accepted at once; other shapes are proven again, or refused."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -173,11 +174,29 @@ GRAMMARS: list[tuple[Any, dict[str, Any]]] = [
 """Inputs and keywords of generations that follow one of `FORMS`."""
 
 
+TURNS = ["hi", "To be, or not to be?", "Hello, World! "]
+REPEATED = "To be, or not to be, or not"
+ASSISTED: list[tuple[Any, dict[str, Any]]] = [
+    ({"ids": [REPEATED]}, {**PLAIN, "max_new_tokens": 24}),
+    ({"ids": [REPEATED]}, {**PLAIN, "repetition_penalty": 1.5}),
+    ({"ids": [REPEATED]}, {**PLAIN, "presence_penalty": 0.5, "frequency_penalty": 0.25}),
+    ({"ids": [REPEATED], "stop": 7}, {"max_new_tokens": 12}),
+    ({"ids": [PROMPT], "stop_text": [7, 9]}, PLAIN),
+    ([REPEATED, *OTHERS], PLAIN),
+]
+"""Inputs and keywords of generations with an assistant."""
+
+
+def model_path(model: str) -> Path:
+    """Return the file of a stored decoder. Those that only these tests use are in their own data."""
+    return next(path for folder in (DATA, FOLDER.parent) if (path := folder / model / "model.xml").is_file())
+
+
 def make_folder(model: str, folder: Path) -> Path:
     """Write the folder of a decoder, with the tokenizer of the tests, and return it."""
     shutil.copytree(FOLDER, folder, dirs_exist_ok=True)
     for suffix in ("xml", "bin"):
-        shutil.copy(DATA / model / f"model.{suffix}", folder / f"openvino_model.{suffix}")
+        shutil.copy(model_path(model).with_suffix(f".{suffix}"), folder / f"openvino_model.{suffix}")
     (folder / "config.json").write_text(json.dumps({"max_position_embeddings": 256, "eos_token_id": 2}))
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": 2}))
     return folder
@@ -189,15 +208,32 @@ def name_of(case: tuple[Any, dict[str, Any]]) -> str:
     return f"{json.dumps(inputs)}, {', '.join(f'{key}={value!r}' for key, value in keywords.items())}"
 
 
-def outcomes(genai: Any, tensor: Any, pipeline: Any, cases: Any = CASES) -> dict[str, Any]:
+def outcomes(genai: Any, tensor: Any, pipeline: Any, cases: Any = CASES, assistant: Any = None) -> dict[str, Any]:
     """Return the outcome of each case: texts or tokens, scores, reasons, and what a streamer got; or the exception.
 
-    ``genai`` is the module, ``tensor`` the class of its tensors.
+    ``genai`` is the module, ``tensor`` the class of its tensors, ``assistant`` keywords that the pipeline needs.
     """
     tokenizer = pipeline.get_tokenizer()
     ids = tokenizer.encode(PROMPT).input_ids
-    greedy = pipeline.generate(ids, max_new_tokens=12, ignore_eos=True).tokens[0]
+    greedy = pipeline.generate(ids, max_new_tokens=12, ignore_eos=True, **(assistant or {})).tokens[0]
     return {name_of(case): _outcome(genai, tensor, pipeline, greedy, *case) for case in cases}
+
+
+def chats(genai: Any, pipeline: Any) -> dict[str, Any]:
+    """Return the answers in a chat of three turns, by histories and by start_chat()."""
+    options = {"max_new_tokens": 8, "ignore_eos": True}
+    history, answers = genai.ChatHistory(), []
+    for turn in TURNS:
+        history.append({"role": "user", "content": turn})
+        found = pipeline.generate(history, **options)
+        answers.append([found.texts[0], found.perf_metrics.get_num_input_tokens()])
+        history.append({"role": "assistant", "content": found.texts[0]})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pipeline.start_chat("be brief")
+        begun = [pipeline.generate(turn, **options) for turn in TURNS]
+        pipeline.finish_chat()
+    return {"chat by histories": answers, "chat by start_chat": begun}
 
 
 def _outcome(genai: Any, tensor: Any, pipeline: Any, greedy: list[int], inputs: Any, keywords: dict[str, Any]) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -13,10 +12,8 @@ import pytest
 
 import ovgpu
 import ovgpu.genai as ov_genai
-from ovgpu.genai.assisted import DraftModel, PromptLookup
-from ovgpu.genai.decoder import Decoder
+from ovgpu.genai.assisted import PromptLookup
 from tests.genai.generation_cases import make_folder
-from tests.harness.ir import Net
 
 pytest.importorskip("tokenizers")
 
@@ -35,11 +32,11 @@ def pipelines(tmp_path_factory: pytest.TempPathFactory) -> Pipelines:
         return make_folder(model, tmp_path_factory.mktemp(model))
 
     @cache
-    def make(assistant: str, device: str = "CPU") -> ov_genai.LLMPipeline:
+    def make(assistant: str, device: str = "CPU", model: str = "llama") -> ov_genai.LLMPipeline:
         properties: dict[str, Any] = {"prompt_lookup": True} if assistant == "lookup" else {}
         if assistant not in ("", "lookup"):
             properties = {"draft_model": ov_genai.draft_model(folder(assistant))}
-        return ov_genai.LLMPipeline(folder("llama"), device, **properties, **EXACT)
+        return ov_genai.LLMPipeline(folder(model), device, **properties, **EXACT)
 
     return make
 
@@ -81,6 +78,32 @@ def test_on_a_card(assistant: str, pipelines: Pipelines, emulated: str) -> None:
     expected = pipelines("").generate(ids, max_new_tokens=16, ignore_eos=True)
     found = pipelines(assistant, emulated).generate(ids, max_new_tokens=16, ignore_eos=True, **own)
     assert found.tokens == expected.tokens
+
+
+@pytest.mark.parametrize(
+    "model, assistant, on_card", [("gemma2", "lookup", False), ("mistral", "gpt2", False), ("mistral", "lookup", True)]
+)
+def test_sliding_windows(model: str, assistant: str, on_card: bool, pipelines: Pipelines, emulated: str) -> None:
+    """Tokens that were refused leave the caches: in windows of eight tokens, they would take the place of others."""
+    ids = pipelines("").get_tokenizer().encode(TEXT)
+    own = LOOKUP if assistant == "lookup" else {}
+    expected = pipelines("", "CPU", model).generate(ids, max_new_tokens=20, ignore_eos=True)
+    assisted = pipelines(assistant, emulated if on_card else "CPU", model)
+    assert assisted.generate(ids, max_new_tokens=20, ignore_eos=True, **own).tokens == expected.tokens
+
+
+def test_dropped_tokens(pipelines: Pipelines) -> None:
+    """Caches become shorter where they are, and later tokens overwrite the dropped ones."""
+    text = pipelines("lookup")._decoder.verifier()
+    variables = text._text._request._session.variables
+    expected = text.step([5, 6, 7, 8, 9], 1)
+    text.drop(2)
+    assert {variables.value(name).array.shape[2] for name in variables.all} == {3}
+    before = [value.array.__array_interface__["data"] for value in variables.now.values]
+    text.step([50, 51, 52, 53], 1)
+    text.drop(4)
+    assert np.array_equal(text.step([8, 9], 1), expected)
+    assert [value.array.__array_interface__["data"] for value in variables.now.values] == before
 
 
 def test_several_prompts_and_chats(pipelines: Pipelines) -> None:
@@ -130,26 +153,3 @@ def test_errors(pipelines: Pipelines, tmp_path: Path) -> None:
             pipelines("llama").generate(TEXT, max_new_tokens=3, **wrong)
     with pytest.raises(ovgpu.Error, match=r"nothing has no openvino_model\.xml"):
         ov_genai.draft_model(tmp_path / "nothing", "CPU")
-    folder = make_folder("llama", tmp_path)
-    (folder / "config.json").write_text(json.dumps({"sliding_window": 16}))
-    with pytest.raises(ovgpu.Error, match="assisted generation needs a model without sliding windows"):
-        ov_genai.LLMPipeline(folder, "CPU", prompt_lookup=True)
-    (folder / "config.json").write_text(json.dumps({"sliding_window": 16, "use_sliding_window": False}))
-    ov_genai.LLMPipeline(folder, "CPU", prompt_lookup=True)
-
-
-def test_models_whose_tokens_cannot_be_taken_back() -> None:
-    net = Net()
-    ids = net.parameter("i64", (-1, -1), "input_ids")
-    logits = net.layer(
-        "Gather", "opset8", [net.const(np.eye(8, dtype=np.float32)), ids, net.const(np.int64(0))], names=["logits"]
-    )
-    state = net.read_value("s", "f32", (1, 8), net.const(np.zeros((1, 8), np.float32)))
-    net.assign("s", state)
-    net.result(logits)
-    decoder = Decoder(ovgpu.Core().read_model(*net.build()), "CPU", {})
-    message = "assisted generation needs a model with the input attention_mask, position_ids"
-    with pytest.raises(ovgpu.Error, match=message):
-        decoder.verifier()
-    with pytest.raises(ovgpu.Error, match=message):
-        DraftModel(decoder, 0.0)
