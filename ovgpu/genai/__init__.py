@@ -10,6 +10,7 @@ from ovgpu.genai.llm_pipeline import LLMPipeline
 from ovgpu.genai.metrics import PerfMetrics, RawPerfMetrics
 from ovgpu.genai.pipeline_arguments import draft_model
 from ovgpu.genai.results import DecodedResults, EncodedResults
+from ovgpu.genai.scheduler_config import SchedulerConfig
 from ovgpu.genai.streamers import StreamerBase, TextStreamer
 from ovgpu.genai.structured_output import StructuredOutputConfig
 from ovgpu.genai.text_embedding_pipeline import TextEmbeddingPipeline
@@ -42,6 +43,7 @@ __all__ = [
     "LLMPipeline",
     "PerfMetrics",
     "RawPerfMetrics",
+    "SchedulerConfig",
     "StopCriteria",
     "StreamerBase",
     "StreamingStatus",

@@ -23,7 +23,7 @@ REASONS = {
     "embeddings of texts are results of TextEmbeddingPipeline": "EmbedResult EmbeddingPipeline",
     "requests join a batch in `ovgpu.SequenceBatcher`": """
         AggregationMode CacheEvictionConfig ContinuousBatchingPipeline GenerationResult GenerationStatus
-        KVCrushAnchorPointMode KVCrushConfig SchedulerConfig SparseAttentionConfig SparseAttentionMode""",
+        KVCrushAnchorPointMode KVCrushConfig SparseAttentionConfig SparseAttentionMode""",
     "grammars are a JSON schema, a regular expression, EBNF, or made of such parts": """
         StructuralTagItem StructuralTagsConfig""",
     "results are not parsed": """

@@ -11,6 +11,7 @@ from typing import Any
 from ovgpu.errors import Error
 from ovgpu.genai.files import read_json
 from ovgpu.genai.generation_config import GenerationConfig
+from ovgpu.genai.scheduler_config import SchedulerConfig
 from ovgpu.genai.tokenizer import Tokenizer
 
 MODEL = "openvino_model.xml"
@@ -87,6 +88,9 @@ class Arguments:
         lookup, draft = bool(properties.pop("prompt_lookup", False)), properties.pop("draft_model", None)
         if draft is not None and not isinstance(draft, Draft):
             raise TypeError(f"draft_model is what the function draft_model returns, not {draft!r}")
+        scheduler = properties.get("scheduler_config")
+        if not isinstance(scheduler, SchedulerConfig | None):
+            raise TypeError(f"scheduler_config is a SchedulerConfig, not {scheduler!r}")
         for name in UNSUPPORTED:
             if properties.get(name):
                 raise Error(f"ovgpu.genai does not support {name}")
