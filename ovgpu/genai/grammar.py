@@ -10,6 +10,7 @@ import numpy as np
 
 from ovgpu._util.extras import install_command
 from ovgpu.errors import Error
+from ovgpu.genai.json_schema import closed
 from ovgpu.genai.sampling import Array
 from ovgpu.genai.structured_output import StructuredOutputConfig, as_lark, from_ebnf
 from ovgpu.genai.tokenizer import Tokenizer
@@ -33,17 +34,18 @@ class Compiler:
         if key not in self._tokenizers:
             wrapper = self._package.TokenizerWrapper(self._tokens)
             self._tokenizers[key] = self._package.LLTokenizer(wrapper, eos_token=list(key) or None)
-        matcher = self._package.LLMatcher(self._tokenizers[key], self._source(config), log_level=0)
+        matcher = self._package.LLMatcher(self._tokenizers[key], self.source(config), log_level=0)
         if matcher.is_error():
             raise Error(f"the grammar cannot be used: {matcher.get_error()}")
         return CompiledGrammar(matcher, self.vocabulary)
 
-    def _source(self, config: StructuredOutputConfig) -> str:
-        """Return the text of a grammar for llguidance."""
-        matcher = self._package.LLMatcher
+    @staticmethod
+    def source(config: StructuredOutputConfig) -> str:
+        """Return the text of a grammar for llguidance. Raises: Error if it cannot be read."""
+        matcher = _package().LLMatcher
         try:
             if config.json_schema is not None:
-                return str(matcher.grammar_from_json_schema(config.json_schema))
+                return str(matcher.grammar_from_json_schema(closed(config.json_schema)))
             if config.regex is not None:
                 return str(matcher.grammar_from_regex(config.regex))
         except ValueError as e:

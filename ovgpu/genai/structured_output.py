@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from ovgpu.errors import Error
 from ovgpu.genai.absent import absent
+from ovgpu.genai.json_schema import closed
 
 Part = Any
 """A `Grammar`, or a str, which stands for itself."""
@@ -181,7 +182,7 @@ def _lark(part: Part, rules: list[str]) -> str:
     assert isinstance(part, (JSONSchema, EBNF))
     name = f"part_{len(rules)}"
     rules.append("")
-    body = f"%json {part.value}" if isinstance(part, JSONSchema) else f"%lark {{\n{from_ebnf(part.value)}\n}}"
+    body = f"%json {closed(part.value)}" if isinstance(part, JSONSchema) else f"%lark {{\n{from_ebnf(part.value)}\n}}"
     rules[-1] = f"{name}: {body}"
     return name
 

@@ -6,12 +6,14 @@ import json
 import sys
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import pytest
 
 import ovgpu
 import ovgpu.genai as ov_genai
 from ovgpu.genai.grammar import Compiler
+from ovgpu.genai.json_schema import closed
 from ovgpu.genai.structured_output import as_lark
 from tests.genai.generation_cases import GRAMMARS, PROMPT, make_folder, outcomes
 from tests.genai.make_tokenizer import FOLDER, VOCABULARY
@@ -69,6 +71,55 @@ def test_metrics(pipelines: Pipelines) -> None:
     assert list((metrics + metrics).get_grammar_compiler_init_times()) == ["llguidance"]
 
 
+BOOLEAN = {"type": "boolean"}
+A = {"type": "object", "properties": {"a": BOOLEAN}, "required": ["a"]}
+
+
+@pytest.mark.parametrize(
+    "schema, right, wrong",
+    [
+        (A, ['{"a": true}', '{"a":false}'], ['{"a":true,"b":1}', "{}", "[]"]),
+        ({**A, "additionalProperties": True}, ['{"a":true,"b":1}'], []),
+        ({**A, "unevaluatedProperties": True}, ['{"a":true,"b":1}'], []),
+        ({"properties": {"a": A}}, ["{}", '{"a":{"a":true}}'], ["1", '{"a":{"a":true,"b":1}}', '{"b":1}']),
+        ({"type": "object", "patternProperties": {"^x$": BOOLEAN}}, ['{"x":true}'], ['{"y":true}']),
+        ({"properties": {"properties": A}}, ['{"properties":{"a":true}}'], ['{"properties":{"a":true,"b":1}}']),
+        ({"type": ["object", "null"], "properties": {}}, ["null", "{}"], ['{"a":1}', "1"]),
+        ({"type": "object"}, ['{"a":1}'], []),
+        ({"const": {"properties": {}}}, ['{"properties":{}}'], ["{}"]),
+        ({"properties": {"a": BOOLEAN}, "enum": [1]}, ["1"], ["2"]),
+        ({"items": A}, ["[]", '[{"a":true}]'], ["1", '[{"a":true,"b":1}]']),
+        ({"prefixItems": [BOOLEAN, BOOLEAN]}, ["[true,false]"], ["[]", "[true]", "[true,true,1]", "1"]),
+        ({"prefixItems": [BOOLEAN], "items": BOOLEAN, "minItems": 2}, ["[true,true]"], ["[true]", "[true,1]"]),
+        ({"$ref": "#/$defs/A", "$defs": {"A": A}}, ['{"a":true}'], ['{"a":true,"b":1}']),
+        ({"anyOf": [A, {"type": "null"}]}, ["null", '{"a":true}'], ['{"a":true,"b":1}']),
+        ({"allOf": [A]}, ['{"a":true}'], ['{"a":true,"b":1}']),
+        ({"allOf": [A, {"properties": {"b": BOOLEAN}, "required": ["b"]}]}, ['{"a":true,"b":true}'], ['{"a":true}']),
+        ({**A, "anyOf": [{"required": ["a"]}]}, ['{"a":true}'], ["{}"]),
+        (True, ["1"], []),
+    ],
+)
+def test_schemas_are_closed(schema: Any, right: list[str], wrong: list[str]) -> None:
+    """Objects and arrays have what the schema names, as in openvino_genai."""
+    llguidance = pytest.importorskip("llguidance")
+    tokenizer = llguidance.LLTokenizer("byte")
+
+    def accepts(text: str) -> bool:
+        matcher = llguidance.LLMatcher(tokenizer, Compiler.source(Form(json_schema=json.dumps(schema))))
+        tokens = list(text.encode())
+        return matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()
+
+    assert [accepts(text) for text in (*right, *wrong)] == [True] * len(right) + [False] * len(wrong)
+
+
+def test_faulty_schemas_are_left_to_the_package() -> None:
+    for text in ("{", "", "[" * 100_000):
+        assert closed(text) == text
+    assert closed('{"items": 3, "minItems": "x", "properties": 1, "allOf": 2}') == json.dumps(
+        {"items": 3, "minItems": "x", "properties": 1, "allOf": 2}
+    )
+
+
 def test_grammars_of_parts() -> None:
     parts = Form.ConstString('a"') + (Form.Regex("[x/y]") | "b" | Form.AnyText()) + Form.Tag("<", Form.Regex("."), ">")
     assert (
@@ -80,6 +131,7 @@ def test_grammars_of_parts() -> None:
         as_lark(Form.JSONSchema("{}") | Form.JSONSchema("true"))
         == "start: (part_0 | part_1)\npart_0: %json {}\npart_1: %json true"
     )
+    assert as_lark(Form.JSONSchema(json.dumps(A))).endswith(f"%json {json.dumps({**A, 'additionalProperties': False})}")
     assert Form.Concat(["a", "b"]).elements == ["a", "b"]
     assert repr(Form(regex="a")).startswith("StructuredOutputConfig(json_schema=None, regex='a', grammar=None")
 
