@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from ovgpu.errors import Error
+
 PARTS = (
     *("items", "prefixItems", "contains", "not", "propertyNames", "allOf", "anyOf", "oneOf"),
     *("additionalItems", "additionalProperties", "unevaluatedItems", "unevaluatedProperties"),
@@ -19,7 +21,8 @@ def closed(schema: str) -> str:
     arrays have exactly the ``prefixItems``, unless it says which others there are.
 
     Parts with properties or items, and without a type, describe objects or arrays. The schema stays as it is if several
-    parts describe the properties of one value, since each would forbid those of the others, and if it is no JSON.
+    parts describe the properties of one value, since each would forbid those of the others. Raises: Error for a schema
+    that is no JSON.
     """
     try:
         found = json.loads(schema)
@@ -29,8 +32,8 @@ def closed(schema: str) -> str:
         for part in parts:
             _close(part)
         return json.dumps(found)
-    except (ValueError, RecursionError):
-        return schema
+    except (ValueError, RecursionError) as e:
+        raise Error(f"the grammar cannot be read: the JSON schema is no JSON: {e}") from None
 
 
 def _parts(schema: Any) -> Iterator[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -105,6 +106,7 @@ def _check(part: Part) -> None:
         raise TypeError(f"an element is a grammar or a str, not {part!r}")
 
 
+IN_REGEX = re.compile(r"\\.|/|\n", re.DOTALL)
 FIELDS = ("json_schema", "regex", "grammar", "structural_tags_config", "compound_grammar")
 
 
@@ -171,7 +173,7 @@ def _lark(part: Part, rules: list[str]) -> str:
     if isinstance(part, (str, ConstString)):
         return json.dumps(part if isinstance(part, str) else part.value)
     if isinstance(part, Regex):
-        return "/" + part.value.replace("/", "\\/") + "/"
+        return "/" + IN_REGEX.sub(_escaped, part.value) + "/"
     if isinstance(part, AnyText):
         return "/(.|\\n)*/"
     if isinstance(part, Tag):
@@ -185,6 +187,12 @@ def _lark(part: Part, rules: list[str]) -> str:
     body = f"%json {closed(part.value)}" if isinstance(part, JSONSchema) else f"%lark {{\n{from_ebnf(part.value)}\n}}"
     rules[-1] = f"{name}: {body}"
     return name
+
+
+def _escaped(match: re.Match[str]) -> str:
+    """Return a character, or one behind a backslash, as it stands between the slashes of a regular expression."""
+    text = match[0]
+    return "\\n" if text.endswith("\n") else "\\/" if text == "/" else text
 
 
 def from_ebnf(text: str) -> str:
