@@ -53,8 +53,9 @@ class Compiler:
         elif config.grammar is not None:
             lark = from_ebnf(config.grammar)
         else:
-            assert config.compound_grammar is not None
-            lark = as_lark(config.compound_grammar)
+            compound = config.compound_grammar or config.structural_tags_config
+            assert compound is not None
+            lark = as_lark(compound)
         return str(matcher.grammar_from_lark(f"{ANY_TOKENS}\n{lark}"))
 
 

@@ -114,10 +114,10 @@ class StructuredOutputConfig:
     """Form of a generated text.
 
     Exactly one field is set: ``json_schema`` (a JSON schema as str), ``regex``, ``grammar`` (EBNF), or
-    ``compound_grammar``, which is made of the classes here.
+    ``compound_grammar``, which is made of the classes here. ``structural_tags_config`` is another name of the last one.
 
-    The package llguidance restricts the tokens. Raises: RuntimeError if not exactly one field is set, for an unknown
-    field, and for ``structural_tags_config``, which is not supported.
+    The package llguidance restricts the tokens. Raises: RuntimeError if not exactly one field is set, for a value of
+    another type, such as a StructuralTagsConfig, and for an unknown field.
     """
 
     AnyText: ClassVar = AnyText
@@ -136,7 +136,7 @@ class StructuredOutputConfig:
         self.json_schema: str | None = None
         self.regex: str | None = None
         self.grammar: str | None = None
-        self.structural_tags_config: Any = None
+        self.structural_tags_config: Grammar | None = None
         self.compound_grammar: Grammar | None = None
         for name, value in kwargs.items():
             if name not in FIELDS:
@@ -150,9 +150,7 @@ class StructuredOutputConfig:
         given = [name for name in FIELDS if getattr(self, name) is not None]
         if len(given) != 1:
             raise Error(f"exactly one field of StructuredOutputConfig must be set, not {', '.join(given) or 'none'}")
-        if self.structural_tags_config is not None:
-            raise Error("ovgpu.genai does not support structural_tags_config: use compound_grammar")
-        kind = Grammar if given == ["compound_grammar"] else str
+        kind = Grammar if given[0] in ("compound_grammar", "structural_tags_config") else str
         if not isinstance(getattr(self, given[0]), kind):
             raise Error(f"{given[0]} must be a {kind.__name__}, not {getattr(self, given[0])!r}")
 

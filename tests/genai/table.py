@@ -41,7 +41,7 @@ DIFFERENCES = {
     "StructuredOutputConfig.QwenXMLParametersFormat": "refused",
     "StructuredOutputConfig.TagsWithSeparator": "refused",
     "StructuredOutputConfig.TriggeredTags": "refused",
-    "StructuredOutputConfig.structural_tags_config": "refused",
+    "StructuredOutputConfig.structural_tags_config": "a grammar of parts",
     "TextEmbeddingPipeline.Config": "refuses unknown keywords, and numbers for texts",
     "TextEmbeddingPipeline.wait_embed_documents": "refuses to wait for nothing",
     "TextEmbeddingPipeline.wait_embed_query": "refuses to wait for nothing",

@@ -130,6 +130,13 @@ def test_slashes_and_lines_in_regular_expressions(regex: str, text: str) -> None
     assert not accepts(Form(regex=regex), text + "b")
 
 
+def test_structural_tags_may_be_a_grammar_of_parts() -> None:
+    form = Form(structural_tags_config=Form.ConstString("yes") | Form.ConstString("no"))
+    assert accepts(form, "no") and not accepts(form, "maybe")
+    form.structural_tags_config = Form.ConstString("q") + Form.JSONSchema(json.dumps(A))
+    assert accepts(form, 'q{"a":true}') and not accepts(form, 'q{"a":true,"b":1}')
+
+
 def test_any_tokens_may_write_a_forced_text(pipelines: Pipelines) -> None:
     """As in openvino_genai, also tokens that the tokenizer would not make of it."""
     llguidance = pytest.importorskip("llguidance")
@@ -167,7 +174,8 @@ def test_wrong_uses() -> None:
         (lambda: Form(schema="{}"), ovgpu.Error, "StructuredOutputConfig has no field schema, only json_schema"),
         (lambda: Form(json_schema={}), ovgpu.Error, "json_schema must be a str, not {}"),
         (lambda: Form(compound_grammar="a"), ovgpu.Error, "compound_grammar must be a Grammar, not 'a'"),
-        (lambda: Form(structural_tags_config=1), ovgpu.Error, "does not support structural_tags_config"),
+        (lambda: Form(structural_tags_config="a"), ovgpu.Error, "structural_tags_config must be a Grammar, not 'a'"),
+        (lambda: Form(structural_tags_config=1), ovgpu.Error, "structural_tags_config must be a Grammar, not 1"),
         (lambda: Form.TriggeredTags(["a"], []), ovgpu.Error, "has no TriggeredTags: triggers of tags"),
         (
             lambda: ov_genai.GenerationConfig(structured_output_config="a"),
