@@ -154,6 +154,7 @@ def test_a_module_in_place_of_openvino_genai(capsys: pytest.CaptureFixture[str])
         "ovgpu: openvino_genai is ovgpu.genai in this program, where GPU means NVIDIA, and CPU is NumPy\n"
     )
     assert {"LLMPipeline", "__version__"} <= {*dir(module)} and module.GenerationConfig is GenerationConfig
+    assert not hasattr(module, "__path__") and not hasattr(module, "LLMPipelines")
 
 
 def test_no_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -82,6 +82,8 @@ class _Loader(Loader):
         renames = self._devices - {"AUTO"}  # AUTO takes a card in ovgpu, too
 
         def attribute(name: str) -> Any:
+            if name.startswith("__"):  # such as __path__, by which submodules would be imported a second time
+                raise AttributeError(f"module {NAME!r} has no attribute {name!r}")
             value = getattr(genai, name)
             if renames and name.endswith("Pipeline"):
                 value = _on_cards(value, renames)
@@ -105,6 +107,7 @@ def _on_cards(pipeline: Any, devices: Collection[str]) -> Any:
         __init__ = _with_cards(pipeline.__init__, devices, 2)
 
     Pipeline.__name__ = Pipeline.__qualname__ = pipeline.__name__
+    Pipeline.__module__ = pipeline.__module__
     Pipeline.__doc__ = pipeline.__doc__
     return Pipeline
 
