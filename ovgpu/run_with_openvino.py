@@ -6,17 +6,21 @@
 
 The program runs as it would by ``python script.py`` or ``python -m module``, after `ovgpu.install()`. With ``--as``, or
 the environment variable OVGPU_INSTALL_AS, names of openvino's devices (any of AUTO, GPU and CPU) mean an NVIDIA card,
-too, for programs that name no other device. If GPU is one of them, or if the program or its arguments name NVIDIA,
-``import openvino_genai`` imports `ovgpu.genai`.
+too, for programs that name no other device.
+
+With such names, or if the program or its arguments name NVIDIA, ``import openvino_genai`` imports `ovgpu.genai`. A
+line on stderr says so. openvino itself need not be installed then.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import runpy
 import sys
 
 from ovgpu.integrations.openvino import genai, install
+from ovgpu.integrations.openvino.devices import replace_names
 
 
 def main() -> None:
@@ -32,9 +36,12 @@ def main() -> None:
         print(__doc__, file=sys.stdout if asked else sys.stderr)
         sys.exit(0 if asked else 2)
     devices = {name.strip() for name in instead_of.split(",")} - {""}
-    install(instead_of)
-    if "GPU" in devices or genai.names_card(program[0], program[1:], as_module):
+    replace_names(devices)
+    answers = devices or genai.names_card(program[0], program[1:], as_module)
+    if answers:
         genai.answer(devices)
+    if not answers or importlib.util.find_spec("openvino") is not None:
+        install(devices)
     sys.argv = program
     if as_module:
         runpy.run_module(program[0], run_name="__main__", alter_sys=True)

@@ -19,6 +19,7 @@ import pytest
 import ovgpu as ov
 from ovgpu import cli
 from ovgpu.runtime.printing import as_text
+from tests.genai.generation_cases import make_folder
 from tests.harness.cuda import bound
 
 ROOT = Path(__file__).parents[1]
@@ -117,6 +118,21 @@ def options(command: str, capsys: pytest.CaptureFixture[str]) -> set[str]:
     with pytest.raises(SystemExit):
         cli.main([command, "--help"])
     return set(re.findall(r"(?<![\w-])--?\w[\w-]*", capsys.readouterr().out))
+
+
+@pytest.mark.filterwarnings("ignore:AUTO takes CPU")
+def test_the_page_about_generation_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("tokenizers")
+    (tmp_path / "DIR").mkdir()
+    make_folder("llama", tmp_path / "DIR")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    blocks = re.findall(r"```python\n(.*?)```", (PAGES / "from" / "openvino_genai.md").read_text("utf-8"), re.DOTALL)
+    for block in blocks:
+        exec(block, names)
+    assert len(blocks) == 3 and "tokens per second" in capsys.readouterr().out
 
 
 # ---- the plans of the page about plans

@@ -16,8 +16,8 @@ from ovgpu.errors import Error
 from ovgpu.genai.files import read_json
 
 
-def find_template(folder: Path, rt_info: Mapping[str, Any]) -> str:
-    """Return the chat template of a folder; "" if there is none.
+def find_template(folder: Path | None, rt_info: Mapping[str, Any]) -> str:
+    """Return the chat template of a folder, if there is one; "" if there is no template.
 
     ``rt_info`` is the runtime information of openvino_tokenizer.xml, whose template comes first, as in openvino_genai.
     """
@@ -26,6 +26,8 @@ def find_template(folder: Path, rt_info: Mapping[str, Any]) -> str:
         baked = baked.get("default")
     if isinstance(baked, str) and baked:
         return baked
+    if folder is None:
+        return ""
     path = folder / "chat_template.jinja"
     if path.is_file():
         return path.read_text(encoding="utf-8")

@@ -29,4 +29,9 @@ def read_object(path: Path) -> dict[str, Any]:
 
 def read_rt_info(path: Path) -> dict[str, Any]:
     """Return the runtime information of a model file; none if there is no such file. Raises: Error for no XML."""
-    return model_rt_info(parse(path.read_bytes(), str(path))) if path.is_file() else {}
+    return rt_info_of(path.read_bytes(), str(path)) if path.is_file() else {}
+
+
+def rt_info_of(xml: bytes, name: str) -> dict[str, Any]:
+    """Return the runtime information of a model. Raises: Error for no XML, which names it."""
+    return model_rt_info(parse(xml, name))

@@ -11,8 +11,12 @@ import numpy as np
 from ovgpu._util.extras import install_command
 from ovgpu.errors import Error
 from ovgpu.genai.sampling import Array
-from ovgpu.genai.structured_output import StructuredOutputConfig, as_lark, from_ebnf
+from ovgpu.genai.structured_output import JSONSchema, Regex, StructuredOutputConfig, as_lark, from_ebnf
 from ovgpu.genai.tokenizer import Tokenizer
+
+# Where only one text can follow, llguidance would allow only the tokens that the tokenizer makes of it.
+ANY_TOKENS = '%llguidance {"no_forcing": true}'
+REASONS = {"NoExtensionBias": "no token of the vocabulary continues it"}
 
 
 class Compiler:
@@ -33,25 +37,26 @@ class Compiler:
         if key not in self._tokenizers:
             wrapper = self._package.TokenizerWrapper(self._tokens)
             self._tokenizers[key] = self._package.LLTokenizer(wrapper, eos_token=list(key) or None)
-        matcher = self._package.LLMatcher(self._tokenizers[key], self._source(config), log_level=0)
+        matcher = self._package.LLMatcher(self._tokenizers[key], self.source(config), log_level=0)
         if matcher.is_error():
             raise Error(f"the grammar cannot be used: {matcher.get_error()}")
         return CompiledGrammar(matcher, self.vocabulary)
 
-    def _source(self, config: StructuredOutputConfig) -> str:
-        """Return the text of a grammar for llguidance."""
-        matcher = self._package.LLMatcher
-        try:
-            if config.json_schema is not None:
-                return str(matcher.grammar_from_json_schema(config.json_schema))
-            if config.regex is not None:
-                return str(matcher.grammar_from_regex(config.regex))
-        except ValueError as e:
-            raise Error(f"the grammar cannot be read: {e}") from None
-        if config.grammar is not None:
-            return str(matcher.grammar_from_lark(from_ebnf(config.grammar)))
-        assert config.compound_grammar is not None
-        return str(matcher.grammar_from_lark(as_lark(config.compound_grammar)))
+    @staticmethod
+    def source(config: StructuredOutputConfig) -> str:
+        """Return the text of a grammar for llguidance. Raises: Error if it cannot be read."""
+        matcher = _package().LLMatcher
+        if config.json_schema is not None:
+            lark = as_lark(JSONSchema(config.json_schema))
+        elif config.regex is not None:
+            lark = as_lark(Regex(config.regex))
+        elif config.grammar is not None:
+            lark = from_ebnf(config.grammar)
+        else:
+            compound = config.compound_grammar or config.structural_tags_config
+            assert compound is not None
+            lark = as_lark(compound)
+        return str(matcher.grammar_from_lark(f"{ANY_TOKENS}\n{lark}"))
 
 
 class CompiledGrammar:
@@ -90,7 +95,8 @@ class Matcher:
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            raise Error(f"the text cannot follow the grammar: {self._matcher.get_error().strip().splitlines()[0]}")
+            reason = str(self._matcher.get_error()).strip().splitlines()[0]
+            raise Error(f"the text cannot follow the grammar: {REASONS.get(reason, reason)}")
 
 
 class _Tokens:

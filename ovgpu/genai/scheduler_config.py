@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from ovgpu.errors import Error
-from ovgpu.genai.absent import absent
 from ovgpu.genai.decoder import Decoder
 from ovgpu.genai.engine import BLOCK, Limits
-from ovgpu.genai.fields import Configuration, Flag, Integer, OptionalInteger
+from ovgpu.genai.fields import Absent, Configuration, Flag, Integer, OptionalInteger
 
 GIGABYTE = 1 << 30
+CONFIGURATIONS = ("cache_eviction_config", "sparse_attention_config")
 
 
 class SchedulerConfig(Configuration):
@@ -22,7 +22,8 @@ class SchedulerConfig(Configuration):
     ``enable_prefix_caching``, ``num_linear_attention_blocks`` and ``cache_interval_multiplier`` have no effect.
     ``use_cache_eviction`` and ``use_sparse_attention``, which change the texts, are refused.
 
-    Raises: TypeError for an assigned value of another type, AttributeError for an unknown field.
+    Raises: TypeError for an assigned value of another type, RuntimeError for what is refused, AttributeError for an
+    unknown field.
     """
 
     __slots__ = ()
@@ -33,27 +34,23 @@ class SchedulerConfig(Configuration):
     num_linear_attention_blocks = Integer(0)
     cache_interval_multiplier = OptionalInteger(None)
     dynamic_split_fuse = Flag(True)
-    use_cache_eviction = Flag(False)
+    use_cache_eviction = Absent(False)
     max_num_seqs = Integer(256)
     enable_prefix_caching = Flag(False)
-    use_sparse_attention = Flag(False)
-
-    cache_eviction_config = absent("CacheEvictionConfig")
-    sparse_attention_config = absent("SparseAttentionConfig")
+    use_sparse_attention = Absent(False)
+    cache_eviction_config = Absent[None](None)
+    sparse_attention_config = Absent[None](None)
 
     def __init__(self) -> None:
         super().__init__()
 
     def to_string(self) -> str:
         """Return the settings as text."""
-        lines = (f"  {name}: {_text(getattr(self, name))}" for name in self._fields)
+        lines = (f"  {name}: {_text(getattr(self, name))}" for name in self._fields if name not in CONFIGURATIONS)
         return "\n".join(["SchedulerConfig { ", *lines, " }"])
 
     def limits(self, decoder: Decoder) -> Limits:
-        """Return the limits of an engine. Raises: Error for limits that let no text run, and for what is refused."""
-        for name in ("use_cache_eviction", "use_sparse_attention"):
-            if getattr(self, name):
-                raise Error(f"ovgpu.genai does not support {name}, which would change the texts: it must be False")
+        """Return the limits of an engine. Raises: Error for limits that let no text run."""
         for name in ("max_num_seqs", "max_num_batched_tokens"):
             if not getattr(self, name):
                 raise Error(f"{name} must be at least 1")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ovgpu.errors import Error
 from ovgpu.genai.absent import absent
+from ovgpu.genai.json_schema import closed
 
 Part = Any
 """A `Grammar`, or a str, which stands for itself."""
@@ -104,6 +106,7 @@ def _check(part: Part) -> None:
         raise TypeError(f"an element is a grammar or a str, not {part!r}")
 
 
+IN_REGEX = re.compile(r"\\.|/|\n", re.DOTALL)
 FIELDS = ("json_schema", "regex", "grammar", "structural_tags_config", "compound_grammar")
 
 
@@ -111,10 +114,10 @@ class StructuredOutputConfig:
     """Form of a generated text.
 
     Exactly one field is set: ``json_schema`` (a JSON schema as str), ``regex``, ``grammar`` (EBNF), or
-    ``compound_grammar``, which is made of the classes here.
+    ``compound_grammar``, which is made of the classes here. ``structural_tags_config`` is another name of the last one.
 
-    The package llguidance restricts the tokens. Raises: RuntimeError if not exactly one field is set, for an unknown
-    field, and for ``structural_tags_config``, which is not supported.
+    The package llguidance restricts the tokens. Raises: RuntimeError if not exactly one field is set, for a value of
+    another type, such as a StructuralTagsConfig, and for an unknown field.
     """
 
     AnyText: ClassVar = AnyText
@@ -133,7 +136,7 @@ class StructuredOutputConfig:
         self.json_schema: str | None = None
         self.regex: str | None = None
         self.grammar: str | None = None
-        self.structural_tags_config: Any = None
+        self.structural_tags_config: Grammar | None = None
         self.compound_grammar: Grammar | None = None
         for name, value in kwargs.items():
             if name not in FIELDS:
@@ -147,9 +150,7 @@ class StructuredOutputConfig:
         given = [name for name in FIELDS if getattr(self, name) is not None]
         if len(given) != 1:
             raise Error(f"exactly one field of StructuredOutputConfig must be set, not {', '.join(given) or 'none'}")
-        if self.structural_tags_config is not None:
-            raise Error("ovgpu.genai does not support structural_tags_config: use compound_grammar")
-        kind = Grammar if given == ["compound_grammar"] else str
+        kind = Grammar if given[0] in ("compound_grammar", "structural_tags_config") else str
         if not isinstance(getattr(self, given[0]), kind):
             raise Error(f"{given[0]} must be a {kind.__name__}, not {getattr(self, given[0])!r}")
 
@@ -170,7 +171,7 @@ def _lark(part: Part, rules: list[str]) -> str:
     if isinstance(part, (str, ConstString)):
         return json.dumps(part if isinstance(part, str) else part.value)
     if isinstance(part, Regex):
-        return "/" + part.value.replace("/", "\\/") + "/"
+        return "/" + IN_REGEX.sub(_escaped, part.value) + "/"
     if isinstance(part, AnyText):
         return "/(.|\\n)*/"
     if isinstance(part, Tag):
@@ -181,9 +182,15 @@ def _lark(part: Part, rules: list[str]) -> str:
     assert isinstance(part, (JSONSchema, EBNF))
     name = f"part_{len(rules)}"
     rules.append("")
-    body = f"%json {part.value}" if isinstance(part, JSONSchema) else f"%lark {{\n{from_ebnf(part.value)}\n}}"
+    body = f"%json {closed(part.value)}" if isinstance(part, JSONSchema) else f"%lark {{\n{from_ebnf(part.value)}\n}}"
     rules[-1] = f"{name}: {body}"
     return name
+
+
+def _escaped(match: re.Match[str]) -> str:
+    """Return a character, or one behind a backslash, as it stands between the slashes of a regular expression."""
+    text = match[0]
+    return "\\n" if text.endswith("\n") else "\\/" if text == "/" else text
 
 
 def from_ebnf(text: str) -> str:

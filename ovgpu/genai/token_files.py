@@ -15,7 +15,7 @@ import numpy as np
 from ovgpu._util.extras import install_command
 from ovgpu._util.openvino_package import import_own, own_core, package
 from ovgpu.errors import Error
-from ovgpu.genai.files import read_json, read_rt_info
+from ovgpu.genai.files import read_json, read_rt_info, rt_info_of
 
 Pair = tuple[str, str]
 BYTE_TOKEN = re.compile("<0x([0-9A-F]{2})>")
@@ -61,12 +61,36 @@ def open_tokenizer(folder: Path) -> TokenFile:
     """
     if (folder / "tokenizer.json").is_file():
         return JsonTokenizer(folder)
-    if (folder / "openvino_tokenizer.xml").is_file():
-        return IrTokenizer(folder)
+    path = folder / "openvino_tokenizer.xml"
+    if path.is_file():
+        detokenizer = folder / "openvino_detokenizer.xml"
+        name = f"{folder} has no tokenizer.json, and its models need"
+        return IrTokenizer(name, (str(path),), (str(detokenizer),), read_rt_info(path), *truncation(folder))
     raise Error(
         f"{folder} has no tokenizer, neither tokenizer.json nor openvino_tokenizer.xml. transformers writes the first: "
         f"AutoTokenizer.from_pretrained(NAME).save_pretrained({str(folder)!r})"
     )
+
+
+def tokenizer_of_models(encoder: tuple[Any, Any], decoder: tuple[Any, Any]) -> tuple[TokenFile, dict[str, Any]]:
+    """Return the tokenizer of two models of openvino_tokenizers, and the runtime information of the first one.
+
+    Of each model, there is the text of its XML and a tensor with the contents of its .bin. Raises: RuntimeError if a
+    package is missing, or a model cannot be read; TypeError for other values.
+    """
+    for text, weights in (encoder, decoder):
+        if not isinstance(text, str) or not hasattr(weights, "get_byte_size"):
+            raise TypeError(
+                "Tokenizer takes a folder, or (tokenizer_model, tokenizer_weights, detokenizer_model, "
+                "detokenizer_weights): texts of XML, and tensors with the contents of .bin files"
+            )
+    info = rt_info_of(encoder[0].encode(), "tokenizer_model")
+    openvino: Any = package()
+
+    def own(text: str, weights: Any) -> tuple[Any, ...]:
+        return text, openvino and openvino.Tensor(np.array(weights.data).reshape(-1).view(np.uint8))
+
+    return IrTokenizer("the models of a tokenizer need", own(*encoder), own(*decoder), info), info
 
 
 def kept_lengths(lengths: Sequence[int], added: int, max_length: int) -> list[int]:
@@ -175,25 +199,33 @@ BYTE_OF = _byte_characters()
 
 
 class IrTokenizer:
-    """Tokenizer in openvino_tokenizer.xml and openvino_detokenizer.xml."""
+    """Tokenizer in two models that openvino_tokenizers made, such as openvino_tokenizer.xml and
+    openvino_detokenizer.xml.
 
-    def __init__(self, folder: Path) -> None:
+    ``encoder`` and ``decoder`` are what `openvino.Core.read_model` takes, ``info`` is the runtime information of the
+    first, and ``need`` begins errors about missing packages.
+    """
+
+    def __init__(
+        self,
+        need: str,
+        encoder: tuple[Any, ...],
+        decoder: tuple[Any, ...],
+        info: Mapping[str, Any],
+        max_length: int | None = None,
+        cut_side: str = "right",
+    ) -> None:
         if package() is None:
-            raise Error(f"{folder} has no tokenizer.json, and its models need openvino: {install_command('openvino')}")
+            raise Error(f"{need} openvino: {install_command('openvino')}")
         try:
             extension = import_own("openvino_tokenizers")._ext_path
         except ModuleNotFoundError:
-            raise Error(
-                f"{folder} has no tokenizer.json, and its models need openvino_tokenizers: "
-                "pip install openvino-tokenizers"
-            ) from None
+            raise Error(f"{need} openvino_tokenizers: pip install openvino-tokenizers") from None
         self._core = own_core()
         self._core.add_extension(str(extension))
-        path = folder / "openvino_tokenizer.xml"
-        self._encoder = self._core.compile_model(str(path), "CPU")
-        self._detokenizer = folder / "openvino_detokenizer.xml"
-        info = read_rt_info(path)
-        self.max_length, self._cut_side = truncation(folder)
+        self._encoder = self._core.compile_model(self._core.read_model(*encoder), "CPU")
+        self._decoder_model = decoder
+        self.max_length, self._cut_side = max_length, cut_side
         limit = str(info.get("max_length", ""))
         if limit.isdigit() and int(limit) < 2**31:
             self.max_length = int(limit)
@@ -250,12 +282,14 @@ class IrTokenizer:
 
     def _read_decoder(self) -> tuple[Any, Any]:
         """Return the model that decodes tokens, and its layer with the vocabulary."""
-        if not self._detokenizer.is_file():
-            raise Error(f"there is no {self._detokenizer}, which decodes tokens")
-        model = self._core.read_model(str(self._detokenizer))
+        path, *weights = self._decoder_model
+        if not weights and not Path(path).is_file():
+            raise Error(f"there is no {path}, which decodes tokens")
+        model = self._core.read_model(*self._decoder_model)
         node = next((node for node in model.get_ordered_ops() if node.get_type_name() == "VocabDecoder"), None)
         if node is None:
-            raise Error(f"{self._detokenizer} has no layer VocabDecoder, which has the vocabulary")
+            name = "the model that decodes tokens" if weights else path
+            raise Error(f"{name} has no layer VocabDecoder, which has the vocabulary")
         return model, node
 
     def _decoder(self, skip_special_tokens: bool) -> Any:

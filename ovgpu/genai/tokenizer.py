@@ -14,7 +14,7 @@ from ovgpu.errors import Error
 from ovgpu.genai.chat_history import ChatHistory
 from ovgpu.genai.chat_template import find_template, render
 from ovgpu.genai.files import read_json, read_rt_info
-from ovgpu.genai.token_files import Pair, Tokens, open_tokenizer
+from ovgpu.genai.token_files import Pair, Tokens, open_tokenizer, tokenizer_of_models
 from ovgpu.tensor import Tensor
 
 SPECIAL = ("bos", "eos", "pad")
@@ -33,23 +33,38 @@ class TokenizedInputs:
 
 
 class Tokenizer:
-    """Tokenizer and chat template of a model's folder.
+    """Tokenizer and chat template of a model.
 
-    The tokenizer is that in tokenizer.json, which needs the package tokenizers, or else openvino_tokenizer.xml, which
-    needs openvino and openvino_tokenizers. Properties, of openvino's CPU, have no effect.
+    - ``Tokenizer(tokenizer_path, **properties)``: those of a folder. The tokenizer is that in tokenizer.json, which
+      needs the package tokenizers, or else openvino_tokenizer.xml, which needs openvino and openvino_tokenizers.
+    - ``Tokenizer(tokenizer_model, tokenizer_weights, detokenizer_model, detokenizer_weights, **properties)``: models of
+      openvino_tokenizers in memory, as the texts of their XML, and tensors with the contents of their .bin files
 
-    Raises: RuntimeError if the folder has no tokenizer, a file cannot be read, or a package is missing.
+    Properties, of openvino's CPU, have no effect.
+
+    Raises: RuntimeError if there is no tokenizer, it cannot be read, or a package is missing; TypeError for other
+    arguments.
     """
 
     def __init__(
-        self, tokenizer_path: str | os.PathLike[str] | bytes, properties: Mapping[str, Any] | None = None, **kwargs: Any
+        self,
+        tokenizer_path: str | os.PathLike[str] | bytes = "",
+        properties: Any = None,
+        detokenizer_model: Any = None,
+        detokenizer_weights: Any = None,
+        **kwargs: Any,
     ) -> None:
-        folder = Path(os.fsdecode(tokenizer_path))
-        if not folder.is_dir():
-            raise Error(f"{folder} is no folder")
-        self._file = open_tokenizer(folder)
-        info = read_rt_info(folder / "openvino_tokenizer.xml")
-        self._config = read_json(folder / "tokenizer_config.json")
+        folder: Path | None = None
+        if detokenizer_model is None and not hasattr(properties, "get_byte_size"):
+            folder = Path(os.fsdecode(tokenizer_path))
+            if not os.path.isdir(folder):
+                raise Error(f"{folder} is no folder")
+            self._file = open_tokenizer(folder)
+            info = read_rt_info(folder / "openvino_tokenizer.xml")
+        else:
+            encoder = kwargs.get("tokenizer_model", tokenizer_path), kwargs.get("tokenizer_weights", properties)
+            self._file, info = tokenizer_of_models(encoder, (detokenizer_model, detokenizer_weights))
+        self._config = _read(folder, "tokenizer_config.json")
         self.padding_side = "left" if self._config.get("padding_side") == "left" else "right"
         self._template = self._original_template = find_template(folder, info)
         self._vocabulary: list[bytes] | None = None
@@ -242,9 +257,9 @@ class Tokenizer:
             self._vocabulary = self._file.vocabulary()
         return self._vocabulary
 
-    def _read_special_tokens(self, folder: Path, info: Mapping[str, Any]) -> None:
+    def _read_special_tokens(self, folder: Path | None, info: Mapping[str, Any]) -> None:
         """Find the special tokens: in the model of the tokenizer, config.json, or by their texts."""
-        config, texts = read_json(folder / "config.json"), read_json(folder / "special_tokens_map.json")
+        config, texts = _read(folder, "config.json"), _read(folder, "special_tokens_map.json")
         self._special_ids: dict[str, int] = {}
         self._special_texts: dict[str, str] = {}
         for name in SPECIAL:
@@ -266,6 +281,11 @@ class Tokenizer:
         """Return the special tokens that a chat template may name."""
         own = {f"{name}_token": text for name, text in self._special_texts.items()}
         return own | {name: text for name in TEMPLATE_TOKENS if (text := _content(self._config.get(name)))}
+
+
+def _read(folder: Path | None, name: str) -> dict[str, Any]:
+    """Return the object in a file of a folder, an empty one if there is none."""
+    return {} if folder is None else read_json(folder / name)
 
 
 def _tensor(value: Any) -> Tensor:

@@ -12,6 +12,7 @@ import pytest
 import ovgpu
 from ovgpu.genai.enums import StopCriteria
 from ovgpu.genai.generation_config import FIELDS, GenerationConfig
+from ovgpu.genai.scheduler_config import SchedulerConfig
 from tests.genai.config_cases import fields_of, outcomes, plain
 from tests.genai.record_wheel import PATH
 
@@ -88,3 +89,33 @@ def test_every_field_is_described() -> None:
     text = GenerationConfig.__doc__ or ""
     left_out = {"adapters", "parsers", "pruning_ratio", "relevance_weight", "return_omni_outputs"}
     assert {name for name in FIELDS if f"``{name}``" not in text} == left_out
+
+
+SCHEDULER = """SchedulerConfig {\x20
+  max_num_batched_tokens: 18446744073709551615
+  num_kv_blocks: 0
+  cache_size: 0
+  num_linear_attention_blocks: 0
+  cache_interval_multiplier: unset
+  dynamic_split_fuse: false
+  use_cache_eviction: false
+  max_num_seqs: 256
+  enable_prefix_caching: true
+  use_sparse_attention: false
+ }"""
+
+
+def test_scheduler() -> None:
+    """Fields, defaults and texts are those of openvino_genai."""
+    config = SchedulerConfig()
+    config.max_num_batched_tokens, config.enable_prefix_caching, config.dynamic_split_fuse = 2**64 - 1, True, False
+    assert config.to_string() == SCHEDULER
+    for name, value in (("cache_size", -1), ("cache_size", 1.5), ("enable_prefix_caching", "x")):
+        with pytest.raises(TypeError, match=name):
+            setattr(config, name, value)
+    with pytest.raises(ovgpu.Error, match="does not support use_cache_eviction"):
+        config.use_cache_eviction = True
+    with pytest.raises(AttributeError):
+        config.unknown = 1  # type: ignore[attr-defined]
+    config.cache_interval_multiplier = 3
+    assert config.copy().cache_interval_multiplier == 3

@@ -298,6 +298,7 @@ def test_forms_of_construction(pipelines: Pipelines, tmp_path: Path) -> None:
         ov_genai.LLMPipeline(str(folder), "CPU", EXACT),
         ov_genai.LLMPipeline(models_path=folder, device="CPU", config=EXACT, ATTENTION_BACKEND="SDPA"),
         ov_genai.LLMPipeline(folder, tokenizer, "CPU", **EXACT),
+        ov_genai.LLMPipeline(folder, "CPU", scheduler_config=ov_genai.SchedulerConfig(), **EXACT),
         ov_genai.LLMPipeline(xml, weights, tokenizer, "CPU", **EXACT),
         ov_genai.LLMPipeline(xml, weights, tokenizer, "CPU", config, **EXACT),
     ):
@@ -315,6 +316,7 @@ def test_forms_of_construction(pipelines: Pipelines, tmp_path: Path) -> None:
         (("nothing", "CPU"), {}, ovgpu.Error, "nothing has no openvino_model.xml: `optimum-cli export"),
         (("folder", "CPU"), {"draft_model": 1}, TypeError, "draft_model is what the function draft_model returns"),
         (("folder", "CPU"), {"generation_config": ov_genai.GenerationConfig()}, TypeError, "only with weights"),
+        (("folder", "CPU"), {"scheduler_config": {}}, TypeError, "scheduler_config is a SchedulerConfig, not"),
         (("folder", "CPU"), {"adapters": 1}, ovgpu.Error, "does not support adapters"),
         (("folder", "TPU"), {}, RuntimeError, "TPU"),
         (("folder", "CPU"), {"UNKNOWN": 1}, RuntimeError, "UNKNOWN"),

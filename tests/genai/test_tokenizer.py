@@ -35,6 +35,45 @@ def test_outcomes(name: str, folder: Path) -> None:
     assert len(found) > 50
 
 
+def models_of(folder: Path) -> dict[str, Any]:
+    """Return the models of a tokenizer in memory, as arguments of `Tokenizer`."""
+    found: dict[str, Any] = {}
+    for name in ("tokenizer", "detokenizer"):
+        found[f"{name}_model"] = (folder / f"openvino_{name}.xml").read_text()
+        found[f"{name}_weights"] = ovgpu.Tensor(np.fromfile(folder / f"openvino_{name}.bin", np.uint8))
+    return found
+
+
+def test_models_in_memory() -> None:
+    pytest.importorskip("openvino_tokenizers")
+    models = models_of(FOLDER)
+    assert json.loads(json.dumps(outcomes(Tokenizer(**models)))) == json.loads(PATH.read_text())["tokenizer"]
+    assert Tokenizer(*models.values()).chat_template == Tokenizer(FOLDER).chat_template != ""
+
+
+@pytest.mark.parametrize(
+    "changes, kind",
+    [
+        ({"tokenizer_model": 3}, TypeError),
+        ({"tokenizer_weights": b""}, TypeError),
+        ({"detokenizer_model": b"<net/>"}, TypeError),
+        ({"detokenizer_weights": None}, TypeError),
+        ({"tokenizer_model": "no XML"}, RuntimeError),
+        ({"detokenizer_model": "<net/>"}, RuntimeError),
+    ],
+)
+def test_wrong_models_in_memory(changes: dict[str, Any], kind: type[Exception]) -> None:
+    pytest.importorskip("openvino_tokenizers")
+    with pytest.raises(kind):
+        Tokenizer(**{**models_of(FOLDER), **changes})
+
+
+def test_a_tensor_without_a_model_that_decodes() -> None:
+    models = models_of(FOLDER)
+    with pytest.raises(TypeError, match="Tokenizer takes a folder, or"):
+        Tokenizer(models["tokenizer_model"], models["tokenizer_weights"])
+
+
 def test_tensors_are_decoded() -> None:
     tokenizer = Tokenizer(FOLDER)
     assert tokenizer.decode(ovgpu.Tensor(np.array([[1, 7], [8, 0]]))) == [",", "."]

@@ -8,10 +8,14 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 
-from ovgpu.genai import LLMPipeline
+import ovgpu
+from ovgpu.genai import GenerationConfig, LLMPipeline
+from ovgpu.integrations.openvino import genai
 from tests.genai.generation_cases import make_folder
 
 ROOT = Path(__file__).parents[2]
@@ -91,7 +95,7 @@ def generating(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(
     ("options", "device", "variables"),
-    [(["--as", "AUTO,GPU"], "GPU", {}), ([], "NVIDIA", {}), ([], "GPU", {"OVGPU_INSTALL_AS": "GPU"})],
+    [(["--as", "AUTO,GPU"], "GPU", {}), ([], "NVIDIA", {}), ([], "CPU", {"OVGPU_INSTALL_AS": "CPU"})],
     ids=["as", "argument", "variable"],
 )
 def test_generation(options: list[str], device: str, variables: dict[str, str], generating: Path) -> None:
@@ -100,6 +104,74 @@ def test_generation(options: list[str], device: str, variables: dict[str, str], 
     found = run(*words, cwd=generating, **variables)
     text = LLMPipeline(generating / "model", "CPU").generate("the cat", max_new_tokens=4)
     assert found == f"{text!r} openvino_genai"
+
+
+def test_generation_without_openvino(generating: Path) -> None:
+    code = (
+        "import sys, runpy; sys.modules['openvino'] = None\n"
+        "sys.argv = ['', '--as', 'CPU', 'program.py', 'model', 'CPU']\n"
+        "runpy.run_module('ovgpu.run_with_openvino', run_name='__main__')"
+    )
+    assert run("-c", code, cwd=generating).endswith("openvino_genai")
+
+
+@pytest.mark.parametrize(
+    ("devices", "name", "expected"),
+    [
+        ({"CPU"}, "CPU", "NVIDIA"),
+        ({"GPU"}, "GPU.1", "NVIDIA.1"),
+        ({"GPU"}, "AUTO:GPU.1,CPU", "AUTO:NVIDIA.1,CPU"),
+        ({"GPU", "CPU"}, "MULTI:GPU(2), CPU", "MULTI:NVIDIA(2), NVIDIA"),
+        ({"CPU"}, "AUTO:-CPU", "AUTO:-CPU"),
+        ({"GPU"}, "CPU", "CPU"),
+        ({"AUTO"}, "AUTO", "AUTO"),
+        ({"CPU"}, "CPUs", "CPUs"),
+    ],
+)
+def test_names_of_devices(devices: set[str], name: str, expected: str, generating: Path) -> None:
+    """They are renamed for pipelines and draft models, and folders are not."""
+    module: Any = ModuleType("openvino_genai")
+    genai._Loader(frozenset(devices)).exec_module(module)
+    model = generating / "model"
+    assert module.draft_model(model, name).device == module.draft_model(model, device=name).device == expected
+    with pytest.raises(ovgpu.Error, match=r"^CPU has no"):
+        module.LLMPipeline("CPU", name)
+
+
+def test_a_pipeline_on_a_card(generating: Path) -> None:
+    module: Any = ModuleType("openvino_genai")
+    genai._Loader(frozenset({"CPU"})).exec_module(module)
+    assert issubclass(module.LLMPipeline, LLMPipeline) and module.LLMPipeline.__name__ == "LLMPipeline"
+    for arguments, keywords in (("CPU.99",), {}), ((), {"device": "CPU.99"}):
+        with pytest.raises(ovgpu.Error, match=r"NVIDIA\.99"):
+            module.LLMPipeline(generating / "model", *arguments, **keywords)
+
+
+def test_a_module_in_place_of_openvino_genai(capsys: pytest.CaptureFixture[str]) -> None:
+    module: Any = ModuleType("openvino_genai")
+    genai._Loader(frozenset({"GPU"})).exec_module(module)
+    assert capsys.readouterr().err == (
+        "ovgpu: openvino_genai is ovgpu.genai in this program, where GPU means NVIDIA, and CPU is NumPy\n"
+    )
+    assert {"LLMPipeline", "__version__"} <= {*dir(module)} and module.GenerationConfig is GenerationConfig
+    assert not hasattr(module, "__path__") and not hasattr(module, "LLMPipelines")
+
+
+def test_no_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """openvino_genai, where it is installed, stays itself if names of its devices would mean a card. A line says so."""
+
+    def resolve(name: str) -> str:
+        raise ovgpu.DeviceError(f"no {name}")
+
+    finder, name = genai._Finder(frozenset({"CPU"})), "openvino_genai"
+    monkeypatch.setattr(sys, "path", [])
+    assert finder.find_spec(name) is not None  # as it is not installed
+    (tmp_path / f"{name}.py").touch()
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.setattr("ovgpu.compile.devices.resolve", resolve)
+    assert finder.find_spec(name) is finder.find_spec(name) is None
+    assert capsys.readouterr().err == "ovgpu: openvino_genai stays itself in this program: no NVIDIA\n"
+    assert genai._Finder(frozenset()).find_spec(name) is not None
 
 
 def test_generation_of_openvino_itself(generating: Path) -> None:

@@ -44,6 +44,17 @@ def test_by_the_environment_variable(begin: str, site: Path) -> None:
     assert run("-c", code, cwd=site, OVGPU_REPLACE="1") == "True\nconvert_model True"
 
 
+GENAI = "import openvino_genai, openvino, sys\nprint(openvino_genai.LLMPipeline.__module__, openvino.__name__)"
+
+
+def test_generation(site: Path) -> None:
+    """openvino_genai is ovgpu.genai."""
+    expected = "ovgpu.genai.llm_pipeline ovgpu"
+    assert run("-c", BEGIN + GENAI, cwd=site) == expected
+    code = f"import site; site.addsitedir({str(site)!r})\n{GENAI}"
+    assert run("-c", code, cwd=site, OVGPU_REPLACE="1") == expected
+
+
 @pytest.mark.parametrize(
     "module",
     [

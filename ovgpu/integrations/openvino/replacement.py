@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from ovgpu._util import openvino_package
+from ovgpu.integrations.openvino import genai
 from ovgpu.interop.names import MODULES
 
 OWN = frozenset({*MODULES, "exceptions", "helpers", "layout_helpers", "passes", "preprocess", "properties", "utils"})
@@ -25,7 +26,8 @@ def replace_openvino() -> None:
     """Let ``import openvino`` import ovgpu, from now on and in this process. Call it before other imports of openvino.
 
     ovgpu hands over to openvino what it does not do itself, such as frontends and builders of models, if openvino is
-    installed. Modules that have imported openvino before keep it. Calling it again does nothing.
+    installed. ``import openvino_genai`` imports `ovgpu.genai`, and says so on stderr. Modules that have imported
+    openvino before keep it. Calling it again does nothing.
     """
     with _lock:
         if openvino_package.is_replaced():
@@ -35,6 +37,7 @@ def replace_openvino() -> None:
         openvino_package.hide()
         sys.modules["openvino"] = import_module("ovgpu")
         sys.meta_path.insert(0, Finder())
+        genai.answer()
 
 
 class Finder:

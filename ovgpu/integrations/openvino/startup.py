@@ -8,12 +8,15 @@ standard library alone.
 
 import os
 import sys
+from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 
 
 class Finder(MetaPathFinder):
-    """Finder of openvino, whose loader installs ovgpu after it has loaded the package.
+    """Finder of openvino, whose loader installs ovgpu after it has loaded the package. OVGPU_REPLACE replaces
+    openvino_genai, too.
 
     It stays in place, since programs also look for openvino without importing it. `replace_openvino` removes it.
     """
@@ -21,9 +24,13 @@ class Finder(MetaPathFinder):
     installs_ovgpu = True
 
     def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
+        replaces = os.environ.get("OVGPU_REPLACE") == "1"
+        if name == "openvino_genai" and replaces:
+            import_module("openvino")  # which replaces both
+            return find_spec(name)
         if name != "openvino":
             return None
-        if os.environ.get("OVGPU_REPLACE") == "1":
+        if replaces:
             return ModuleSpec(name, ReplacingLoader())
         others = (finder for finder in sys.meta_path if finder is not self)
         spec = next(filter(None, (finder.find_spec(name, path, target) for finder in others)), None)
