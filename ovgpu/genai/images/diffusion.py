@@ -40,12 +40,12 @@ class Models:
 
     @property
     def is_consistency_model(self) -> bool:
-        """Whether the UNet takes the guidance scale as an input."""
+        """True if the UNet takes the guidance scale as an input."""
         return self.unet.get_config().time_cond_proj_dim > 0
 
     @property
     def is_inpainting_model(self) -> bool:
-        """Whether the UNet takes a mask and the latents of a masked image, too."""
+        """True if the UNet takes a mask and the latents of a masked image, too."""
         return self.unet.get_config().in_channels == 2 * self.vae.get_config().latent_channels + 1
 
     @property
