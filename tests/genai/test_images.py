@@ -239,6 +239,24 @@ def test_wrong_arguments(folder: Path) -> None:
         pipeline.generate(b"\xff")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("kind", [cases.SD, cases.LCM])
+@pytest.mark.parametrize("name", [cases.TEXT, cases.IMAGE])
+def test_reshaped_pipelines(name: str, kind: str, tmp_path: Path) -> None:
+    """Two images of a fixed size, by models of fixed shapes as by others."""
+    folder, image = make_folder(tmp_path / "model", kind), cases.picture(1, 20, 24, 3)
+    fixed, free = (getattr(ovgpu.genai, name)(folder) for _ in range(2))
+    fixed.reshape(2, 12, 16, 3.0)
+    config = fixed.get_generation_config()
+    assert (config.num_images_per_prompt, config.height, config.width, config.guidance_scale) == (2, 12, 16, 3.0)
+    found = []
+    for pipeline in (fixed, free):
+        pipeline.compile("CPU", **EXACT)
+        pipeline.set_generation_config(config)
+        inputs = ["a cat"] if name == cases.TEXT else ["a cat", image]
+        found.append(pipeline.generate(*inputs, **cases.FEW).data)
+    assert found[0].shape == (2, 12, 16, 3) and np.abs(found[0].astype(int) - found[1]).max() <= 1
+
+
 def test_failed_calls_change_nothing(folder: Path) -> None:
     """A pipeline of which one model cannot be compiled or reshaped is as it was before."""
     pipeline = Text2ImagePipeline(folder)
