@@ -65,8 +65,7 @@ class Denoising:
             return [_rounded(step) for step in linspace(0, count - 1, steps, endpoint=True)[::-1]]
         if settings.timestep_spacing == "leading":
             return [step * (count // steps) + settings.steps_offset for step in reversed(range(steps))]
-        # NOTE: openvino_genai counts down by this difference while the number is above 0. If rounding leaves a small
-        # number at the end, it has a further step, which is no training step.
+        # NOTE: openvino_genai counts down while the number is above 0, where rounding may give one step more.
         difference, found = np.float32(count) / np.float32(steps), [np.float32(count)]
         while len(found) < steps:
             found.append(found[-1] - difference)
