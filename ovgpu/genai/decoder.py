@@ -24,7 +24,7 @@ from ovgpu.model.ports import port_names
 from ovgpu.passes.keep_last_logits import keep_last_logits
 
 MAX_PROPOSED = 15  # tokens that an assistant proposes: with one more, an inference is still a decode step
-COLUMNS = "cache_position"  # input of Mamba
+COLUMNS = "cache_position"
 INPUTS = ("input_ids", "attention_mask", "position_ids", "beam_idx", "token_type_ids", COLUMNS)
 EXPORT = "export it with `optimum-cli export openvino --task text-generation-with-past`, which makes one with state"
 
@@ -66,18 +66,14 @@ def prepare(model: Model, penalties: bool, known: Sequence[str] = INPUTS) -> int
 
 
 def convolution_columns(model: Model) -> int:
-    """Return the number of columns of the convolution states that Mamba has; 0 for a model without `COLUMNS`.
-
-    Raises: Error for a model with that input, but without such states.
-    """
-    if COLUMNS not in port_names(model.inputs):
-        return 0
-    for node in model.ops:
-        if node.op.name == "ReadValue" and ".conv." in node.op.variable_id:  # type: ignore[attr-defined]
-            shape = node.ports[0].partial_shape
-            if shape.rank.is_static and len(shape) == 3 and shape[2].is_static:
-                return shape[2].get_length()
-    raise Error(f"the model has the input {COLUMNS}, but no state of a convolution, whose columns that numbers")
+    """Return the number of columns of the convolution states that Mamba has, which its `COLUMNS` numbers; else 0."""
+    if COLUMNS in port_names(model.inputs):
+        for node in model.ops:
+            if node.op.name == "ReadValue" and ".conv." in node.op.variable_id:  # type: ignore[attr-defined]
+                shape = node.ports[0].partial_shape
+                if shape.rank.is_static and len(shape) == 3 and shape[2].is_static:
+                    return shape[2].get_length()
+    return 0
 
 
 class DecoderInputs:
@@ -120,8 +116,10 @@ class DecoderInputs:
             elif name == "position_ids":  # [3, batch, count] in Qwen-VL, whose three positions of a text are equal
                 first = [d.get_length() if d.is_static else 3 for d in port.partial_shape][:-2]
                 arrays[index] = np.resize(np.arange(begin, self._past, dtype=dtype), (*first, batch, count))
-            elif name == COLUMNS:  # a prompt fills all columns; later tokens move them, and fill the last one
+            elif name == COLUMNS and self._columns:  # a prompt fills all; later tokens move them, and fill the last one
                 arrays[index] = np.arange(self._columns - 1 if begin else 0, self._columns, dtype=dtype)
+            elif name == COLUMNS:  # in other models, the positions
+                arrays[index] = np.arange(begin, self._past, dtype=dtype)
             else:
                 arrays[index] = np.array(parents, dtype) if name == "beam_idx" else np.zeros((batch, count), dtype)
         return arrays

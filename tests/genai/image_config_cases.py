@@ -79,6 +79,12 @@ def generator_outcomes(genai: Any, shape: Any) -> dict[str, Any]:
     return found | {"sums of 20000": [float(many.sum()), float((many**2).sum()), float((many**3).sum())]}
 
 
+def scheduler_types(genai: Any) -> dict[str, Any]:
+    """Return the number and the texts of each kind of scheduler, by its name."""
+    kinds = genai.Scheduler.Type.__members__
+    return {name: [int(kind), str(kind), repr(kind), kind.value] for name, kind in kinds.items()}
+
+
 def metrics_outcomes(genai: Any) -> dict[str, Any]:
     """Return what each method of new metrics returns."""
     metrics = genai.ImageGenerationPerfMetrics()

@@ -163,6 +163,7 @@ def record_images() -> None:
         record = {
             **image_config_cases.config_outcomes(openvino_genai.ImageGenerationConfig),
             "generators": image_config_cases.generator_outcomes(openvino_genai, openvino.Shape),
+            "scheduler_types": image_config_cases.scheduler_types(openvino_genai),
             "metrics": image_config_cases.metrics_outcomes(openvino_genai),
             "files": {cases.name_of(case): asked.file(*case) for case in cases.FILES},
             "latents": {cases.name_of(case): asked.latents(*case) for case in cases.DENOISED},

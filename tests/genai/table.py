@@ -78,6 +78,7 @@ DIFFERENCES = {
     **{f"{kind}.set_adapters": "only None" for kind in ("CLIPTextModel", "UNet2DConditionModel")},
     **{f"ImageGenerationConfig.{name}": "only None" for name in ("adapters", "taylorseer_config")},
     "ImageGenerationConfig.update_generation_config": "refuses unknown fields, and values of another type",
+    "AutoencoderKL.reshape": "the encoder takes one image",
     "InpaintingPipeline.flux_fill": "refused",
     "Scheduler.from_config": "refuses FlowMatchEulerDiscreteScheduler",
     **{
@@ -90,6 +91,7 @@ DIFFERENCES = {
             "stable_diffusion_xl": "refused",
         }.items()
     },
+    **{f"{kind}.reshape": "the configuration follows" for kind in PIPELINES_OF_IMAGES[1:]},
     **{f"{kind}GenerationConfig.structured_output_config": "only None" for kind in ("Whisper", "ASR")},
     **{
         f"{kind}GenerationConfig.{name}": "as in `GenerationConfig`"

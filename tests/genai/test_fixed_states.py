@@ -130,7 +130,7 @@ def test_beams(model: str, pipelines: Pipelines) -> None:
     options = {"max_new_tokens": 6, "num_beams": 4, "num_beam_groups": 2, "diversity_penalty": 0.5}
     config = ov_genai.GenerationConfig(**options, num_return_sequences=4, eos_token_id=2)
     stepwise: Any = Stepwise()
-    expected = generation.search(stepwise, [row], config, Stops(config, None), RawPerfMetrics())
+    expected = generation.generate(stepwise, [row], config, Stops(config, None), None, RawPerfMetrics())
     found = pipeline.generate(ovgpu.Tensor(np.array([row])), config)
     assert found.tokens == [text.tokens for text in expected.texts]
     assert found.scores == pytest.approx([text.score for text in expected.texts], abs=1e-3)

@@ -8,7 +8,7 @@ import pytest
 
 import ovgpu
 import ovgpu.genai
-from ovgpu.genai import CppStdGenerator, ImageGenerationConfig
+from ovgpu.genai import CppStdGenerator, ImageGenerationConfig, Scheduler
 from tests.genai import image_config_cases as cases
 from tests.genai.record_wheel import IMAGES
 
@@ -27,6 +27,14 @@ def test_generators() -> None:
     for case, numbers in found.items():
         expected = RECORD["generators"][case]
         assert numbers == (expected if isinstance(expected, str) else pytest.approx(expected, rel=2e-7)), case
+
+
+def test_scheduler_types() -> None:
+    assert cases.scheduler_types(ovgpu.genai) == RECORD["scheduler_types"]
+    assert Scheduler.Type(5) is Scheduler.Type.PNDM
+    for arguments in ((), (3,)):
+        with pytest.raises(TypeError):
+            Scheduler(*arguments)
 
 
 def test_metrics() -> None:

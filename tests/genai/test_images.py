@@ -8,7 +8,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import Mock, call
 
 import numpy as np
 import pytest
@@ -239,6 +239,24 @@ def test_wrong_arguments(folder: Path) -> None:
         pipeline.generate(b"\xff")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("kind", [cases.SD, cases.LCM])
+@pytest.mark.parametrize("name", [cases.TEXT, cases.IMAGE])
+def test_reshaped_pipelines(name: str, kind: str, tmp_path: Path) -> None:
+    """Two images of a fixed size, by models of fixed shapes as by others."""
+    folder, image = make_folder(tmp_path / "model", kind), cases.picture(1, 20, 24, 3)
+    fixed, free = (getattr(ovgpu.genai, name)(folder) for _ in range(2))
+    fixed.reshape(2, 12, 16, 3.0)
+    config = fixed.get_generation_config()
+    assert (config.num_images_per_prompt, config.height, config.width, config.guidance_scale) == (2, 12, 16, 3.0)
+    found = []
+    for pipeline in (fixed, free):
+        pipeline.compile("CPU", **EXACT)
+        pipeline.set_generation_config(config)
+        inputs = ["a cat"] if name == cases.TEXT else ["a cat", image]
+        found.append(pipeline.generate(*inputs, **cases.FEW).data)
+    assert found[0].shape == (2, 12, 16, 3) and np.abs(found[0].astype(int) - found[1]).max() <= 1
+
+
 def test_failed_calls_change_nothing(folder: Path) -> None:
     """A pipeline of which one model cannot be compiled or reshaped is as it was before."""
     pipeline = Text2ImagePipeline(folder)
@@ -313,7 +331,19 @@ def test_wrong_generators(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None
         TorchGenerator(3)
 
 
-def test_torch_generator() -> None:
-    torch = pytest.importorskip("torch")
-    expected = torch.randn(6, generator=torch.Generator().manual_seed(3)).numpy()
-    np.testing.assert_array_equal(TorchGenerator(3).randn_tensor([2, 3]).data.ravel(), expected)
+def test_torch_generator(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It draws all numbers of a tensor at once, from a generator of the CPU with its seed."""
+    torch = Mock(float32="float32")
+    torch.Generator.side_effect = lambda device: Mock(manual_seed=lambda seed: (device, seed))
+    torch.randn.side_effect = lambda count, **_: Mock(numpy=lambda: np.arange(count, dtype=np.float32) / count)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    generator = TorchGenerator(3)
+    assert isinstance(generator, ovgpu.genai.CppStdGenerator) and generator.next() == 0
+    np.testing.assert_array_equal(generator.randn_tensor([2, 2]).data, [[0, 0.25], [0.5, 0.75]])
+    wanted = {"generator": ("cpu", 3), "dtype": "float32"}
+    assert torch.randn.call_args_list == [call(1, **wanted), call(4, **wanted)]
+    Text2ImagePipeline(folder, "CPU").generate("a", **cases.FEW, generator=generator)
+    assert torch.randn.call_args_list[2:] == [call(4 * 8 * 8, **wanted)]
+    for wrong in (-1, 2**32, 1.0):
+        with pytest.raises(TypeError, match="a seed is an integer from 0 to 4294967295"):
+            TorchGenerator(wrong)  # type: ignore[arg-type]

@@ -108,7 +108,7 @@ class AutoencoderKL:
         refuse_export()
 
     def reshape(self, batch_size: int, height: int, width: int) -> Self:
-        """Fix the number of images, and their size in pixels.
+        """Fix the number of images that are decoded, and their size in pixels. The encoder takes one image.
 
         Raises: RuntimeError once the models are compiled, and for a size that is no multiple of the scale factor.
         """
@@ -116,7 +116,7 @@ class AutoencoderKL:
         model = self._decoder.model
         check_size(height, width, scale)
         if self._encoder is not None:
-            _fix_image(self._encoder.model, batch_size, height, width)
+            _fix_image(self._encoder.model, 1, height, width)
         _fix_image(model, batch_size, height // scale, width // scale)
         return self
 

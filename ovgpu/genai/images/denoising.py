@@ -1,6 +1,6 @@
 """Rules of schedulers: how a prediction of the UNet changes the latents of images, step by step.
 
-All arithmetic is in f32, in the order of openvino_genai, and in f64 where that takes it.
+The arithmetic has the order and the types of openvino_genai: f32, and f64 in some places.
 """
 
 from __future__ import annotations
@@ -65,8 +65,7 @@ class Denoising:
             return [_rounded(step) for step in linspace(0, count - 1, steps, endpoint=True)[::-1]]
         if settings.timestep_spacing == "leading":
             return [step * (count // steps) + settings.steps_offset for step in reversed(range(steps))]
-        # NOTE: openvino_genai counts down by this difference while the number is above 0. Errors of rounding give it
-        # a further step there, below the first training step.
+        # NOTE: openvino_genai counts down while the number is above 0, where rounding may give one step more.
         difference, found = np.float32(count) / np.float32(steps), [np.float32(count)]
         while len(found) < steps:
             found.append(found[-1] - difference)
@@ -83,7 +82,7 @@ class Denoising:
 
 
 def _rounded(number: np.float32) -> int:
-    """Return the nearest integer of a number from 0 on, the greater one of two."""
+    """Return a number from 0 on, rounded half up."""
     return int(np.float64(number) + 0.5)
 
 
@@ -162,7 +161,7 @@ class PNDM(Denoising):
         return result, None
 
     def _schedule(self, steps: int, strength: float) -> list[int]:
-        """The second step is done twice."""
+        """Return the training steps, the second one twice."""
         found = super()._schedule(steps, strength)
         return [*found[:2], *found[1:]]
 
@@ -190,7 +189,7 @@ class PNDMSettings(Settings):
 
 
 class _Euler(Denoising):
-    """Steps between levels of noise, its standard deviations "sigma", where latents are an image plus noise."""
+    """Steps from one standard deviation of the noise ("sigma") to the next. Latents are the image plus the noise."""
 
     def __init__(self, settings: Any, steps: int, strength: float) -> None:
         super().__init__(settings, steps, strength)
@@ -214,7 +213,7 @@ class _Euler(Denoising):
     # ----
 
     def _sigma(self, index: int) -> np.float32:
-        """Return the noise before a step."""
+        """Return the standard deviation of the noise before a step."""
         sigma: np.float32 = self._sigmas[self._begin + index]
         return sigma
 
@@ -234,7 +233,7 @@ class _Euler(Denoising):
         return original
 
     def _interpolated(self, roots: Array) -> Array:
-        """Return the noise of each step from that of the training steps."""
+        """Return the standard deviation before each step, from those of the training steps, ``roots``."""
         # NOTE: the sum has the rounding of openvino_genai, which interpolates between two training steps.
         last = len(roots) - 1
         inner = np.clip(self._all, 1, last)
@@ -243,7 +242,7 @@ class _Euler(Denoising):
         return np.where(np.greater_equal(self._all, last), roots[last], found)
 
     def _last_sigma(self, roots: Array) -> Any:
-        """Return the noise after the last step."""
+        """Return the standard deviation after the last step."""
         return np.float32(0)
 
     def _with_image(self, sigma: Any) -> Any:
@@ -299,7 +298,10 @@ class EulerSettings(Rescaled):
 
 
 class EulerAncestralDiscrete(_Euler):
-    """Euler's method to less noise than wanted, and new noise: https://arxiv.org/abs/2206.00364, section 4."""
+    """Euler's method with new noise: a step removes more noise than it has to, and adds the difference.
+
+    Paper: https://arxiv.org/abs/2206.00364, section 4.
+    """
 
     def step(self, prediction: Array, latents: Array, index: int, generator: Generator) -> tuple[Array, Array | None]:
         if self._settings.prediction_type == "sample":

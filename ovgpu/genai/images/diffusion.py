@@ -40,12 +40,12 @@ class Models:
 
     @property
     def is_consistency_model(self) -> bool:
-        """Whether the UNet takes the guidance scale as an input."""
+        """True if the UNet takes the guidance scale as an input."""
         return self.unet.get_config().time_cond_proj_dim > 0
 
     @property
     def is_inpainting_model(self) -> bool:
-        """Whether the UNet takes a mask and the latents of a masked image, too."""
+        """True if the UNet takes a mask and the latents of a masked image, too."""
         return self.unet.get_config().in_channels == 2 * self.vae.get_config().latent_channels + 1
 
     @property
@@ -95,13 +95,14 @@ class Diffusion:
     def _encode_text(self, prompt: str) -> None:
         """Compute what the UNet gets of the text, and of the guidance scale."""
         config, unet = self.config, self.models.unet
+        count = config.num_images_per_prompt
         start = time.perf_counter()
         states = self.models.text_encoder.infer(prompt, config.negative_prompt or "", self._rows > 1)
         self.metrics._text_encoders["text_encoder"] = microseconds_since(start) / 1e3
-        unet.keep_hidden_states(STATES, np.repeat(states.data, config.num_images_per_prompt, axis=0))
+        unet.keep_hidden_states(STATES, np.repeat(states.data, count, axis=0))
         if self.models.is_consistency_model:
             embedded = _embedded(config.guidance_scale, unet.get_config().time_cond_proj_dim)
-            unet.keep_hidden_states("timestep_cond", embedded)
+            unet.keep_hidden_states("timestep_cond", np.repeat(embedded, count, axis=0))
 
     def _prepare(self) -> None:
         """Compute the first latents, and those of a given image and mask.

@@ -1,4 +1,4 @@
-"""Classes Network and Component: what the models of a pipeline have in common."""
+"""Classes Network and Component: base of the models of a pipeline."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Network:
 
 
 class Component:
-    """Model of a pipeline: what all have in common."""
+    """Base of models that are a single network."""
 
     _network: Network
 

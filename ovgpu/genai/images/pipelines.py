@@ -26,13 +26,12 @@ from ovgpu.genai.turns import Turns
 from ovgpu.tensor import Tensor
 from ovgpu.types import Type
 
-CONSISTENCY = "LatentConsistencyModelPipeline"
-SUPPORTED = ("StableDiffusionPipeline", CONSISTENCY)
+SUPPORTED = ("StableDiffusionPipeline", "LatentConsistencyModelPipeline")
 Array = np.ndarray[Any, Any]
 
 
 class ImagePipeline:
-    """What the three pipelines have in common."""
+    """Base of the three pipelines."""
 
     _kinds: ClassVar[tuple[str, ...]] = SUPPORTED  # classes in model_index.json
     _sources: ClassVar[tuple[type, ...]]  # pipelines of which it can be made
@@ -72,16 +71,17 @@ class ImagePipeline:
     def stable_diffusion(
         cls, scheduler: Scheduler, clip_text_model: CLIPTextModel, unet: UNet2DConditionModel, vae: AutoencoderKL
     ) -> Self:
-        """Return a pipeline of copies of models, which `compile` compiles if they are not. Raises: TypeError for
-        others."""
-        models = Models(clip_text_model, unet, vae)
+        """Return a pipeline of copies of models. `compile` compiles those that are not.
+
+        Raises: TypeError for arguments of other classes.
+        """
         kinds = (Scheduler, CLIPTextModel, UNet2DConditionModel, AutoencoderKL)
         for value, kind in zip((scheduler, clip_text_model, unet, vae), kinds):
             if not isinstance(value, kind):
                 raise TypeError(f"{cls.__name__} takes a {kind.__name__}, not {value!r}")
         pipeline = cls.__new__(cls)
         pipeline._load_time = 0.0
-        pipeline._take(models.copy(), scheduler)
+        pipeline._take(Models(clip_text_model, unet, vae).copy(), scheduler)
         return pipeline
 
     latent_consistency_model = stable_diffusion

@@ -46,6 +46,8 @@ class Scheduler:
         LMS_DISCRETE = 2
 
     def __init__(self, settings: Settings) -> None:
+        if not isinstance(settings, Settings):
+            raise TypeError("Scheduler.from_config makes schedulers")
         self._settings = settings
 
     @staticmethod

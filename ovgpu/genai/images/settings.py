@@ -1,4 +1,4 @@
-"""Settings in JSON files: of models, and of schedulers, with the noise that these add in each training step."""
+"""Classes FileSettings and Settings: settings in JSON files of models and schedulers, and the schedule of noise."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ONE = np.float32(1)
 
 
 class Choice(Field[str]):
-    """One of some texts. Values of a file that are no texts, or empty, have no effect."""
+    """Text out of several. Other values of a file, and an empty text, have no effect."""
 
     def __init__(self, default: str, *others: str) -> None:
         super().__init__(default)
@@ -54,7 +54,9 @@ class Items(Field[list[Any]]):
 
 
 class FileSettings(Configuration):
-    """Fields of a JSON file. Others in it have no effect, nor have null, and lists in place of a number.
+    """Settings that are read from a JSON file.
+
+    Unknown fields, null, and lists in place of other values have no effect, as in openvino_genai.
 
     Raises: RuntimeError for a file that cannot be read, and for a value of another type.
     """
@@ -84,7 +86,7 @@ class FileSettings(Configuration):
 
 
 class Settings(FileSettings):
-    """Fields of a scheduler_config.json that all schedulers have."""
+    """Settings in scheduler_config.json that all schedulers have."""
 
     __slots__ = ()
 
@@ -101,7 +103,10 @@ class Settings(FileSettings):
     rule: ClassVar[Any]  # a `Denoising`
 
     def betas(self) -> Array:
-        """Return the variances of the noise of each training step, f32. Raises: Error for a schedule without rule."""
+        """Return the variance of the noise that each training step adds, f32.
+
+        Raises: RuntimeError for another beta_schedule, and for the wrong number of trained_betas.
+        """
         count = self.num_train_timesteps
         if self.trained_betas:
             if len(self.trained_betas) != count:
@@ -116,6 +121,7 @@ class Settings(FileSettings):
         raise Error(f"beta_schedule must be linear or scaled_linear, not {self.beta_schedule}")
 
     def _line(self, start: np.float32, end: np.float32, count: int) -> Array:
+        """Return variances that increase by the same difference."""
         return linspace(start, end, count)
 
     def check(self) -> None:
@@ -123,7 +129,7 @@ class Settings(FileSettings):
         self.betas()
 
     def alphas(self) -> Array:
-        """Return the part of the image that is left after each training step, f32."""
+        """Return the part of the variance that is not noise after each training step, f32."""
         alphas: Array = np.cumprod(ONE - self.betas(), dtype=np.float32)
         return alphas
 
