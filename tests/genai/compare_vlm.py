@@ -20,7 +20,7 @@ from typing import Any
 from tests.genai import vlm_cases
 from tests.genai.compare_wheel import EXACT, agree
 from tests.genai.make_tokenizer import VOCABULARY, byte_tokenizer
-from tests.genai.vlm_model import FAMILIES, PATCH, SIDE, SPECIAL, TAGS, add_tokenizer_models, make_folder
+from tests.genai.vlm_model import FAMILIES, GRIDS, PATCH, SIDE, SPECIAL, TAGS, add_tokenizer_models, make_folder
 
 TEXT = {
     "vocab_size": VOCABULARY,
@@ -51,7 +51,7 @@ def model_of(family: str) -> Any:
 
     torch.manual_seed(3)
     token = byte_tokenizer(*SPECIAL[family]).token_to_id
-    if family == "llava":
+    if "llava" in family:
         vision: Any = transformers.CLIPVisionConfig(
             hidden_size=32,
             intermediate_size=48,
@@ -61,11 +61,14 @@ def model_of(family: str) -> Any:
             image_size=SIDE,
             patch_size=PATCH,
         )
-        text = transformers.LlamaConfig(**TEXT)
-        config = transformers.LlavaConfig(
-            vision_config=vision, text_config=text, image_token_index=token("<image>"), image_seq_length=16
-        )
-        model = transformers.LlavaForConditionalGeneration(config)
+        settings = {"image_token_index": token("<image>"), "image_seq_length": 16}
+        settings |= {"vision_config": vision, "text_config": transformers.LlamaConfig(**TEXT)}
+        if family == "llava":
+            model = transformers.LlavaForConditionalGeneration(transformers.LlavaConfig(**settings))
+        else:
+            grids = [[SIDE * height, SIDE * width] for width, height in GRIDS]
+            config = transformers.LlavaNextConfig(**settings, image_grid_pinpoints=grids)
+            model = transformers.LlavaNextForConditionalGeneration(config)
     else:
         tokens = {
             "vision_start_token_id": token("<|vision_start|>"),

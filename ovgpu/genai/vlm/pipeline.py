@@ -23,11 +23,17 @@ from ovgpu.genai.vlm.decoder import VLMDecoder
 from ovgpu.genai.vlm.family import Family, Prompt, Vision
 from ovgpu.genai.vlm.images import Array, images_of, videos_of
 from ovgpu.genai.vlm.llava import Llava
+from ovgpu.genai.vlm.llava_next import LlavaNext
 from ovgpu.genai.vlm.parts import Parts
 from ovgpu.genai.vlm.qwen2_vl import Qwen2_5VL, Qwen2VL
 from ovgpu.genai.vlm.results import VLMDecodedResults, VLMPerfMetrics, VLMRawPerfMetrics
 
-FAMILIES: dict[str, type[Family]] = {"llava": Llava, "qwen2_5_vl": Qwen2_5VL, "qwen2_vl": Qwen2VL}
+FAMILIES: dict[str, type[Family]] = {
+    "llava": Llava,
+    "llava_next": LlavaNext,
+    "qwen2_5_vl": Qwen2_5VL,
+    "qwen2_vl": Qwen2VL,
+}
 """Families by the model_type of config.json."""
 
 
