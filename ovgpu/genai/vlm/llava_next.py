@@ -80,7 +80,7 @@ def _fitted(pixels: Array, height: int, width: int) -> Array:
         size = min(ceil(np.float32(pixels.shape[0]) * scales[0]), height), width
     else:
         size = height, min(ceil(np.float32(pixels.shape[1]) * scales[1]), width)
-    canvas = np.zeros((height, width, pixels.shape[2]), np.uint8)
+    canvas = np.zeros((height, width, 3), np.uint8)
     top, left = (height - size[0]) // 2, (width - size[1]) // 2
     canvas[top : top + size[0], left : left + size[1]] = resize(pixels, *size)
     return canvas

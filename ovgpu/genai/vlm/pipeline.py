@@ -77,8 +77,8 @@ class VLMPipeline(GenerationPipeline, VLMPipelineBase):
         self._known: WeakKeyDictionary[ChatHistory, list[Message]] = WeakKeyDictionary()
         self._load_time = 1e3 * (time.perf_counter() - start)
 
-    def generate(self, prompt: str | ChatHistory, *args: Any, **kwargs: Any) -> VLMDecodedResults:
-        """Continue a text or a chat about images.
+    def generate(self, prompt: str | ChatHistory | None = None, *args: Any, **kwargs: Any) -> VLMDecodedResults:
+        """Continue a text or a chat about images. A chat may be named ``history``.
 
         After the prompt come ``images``, ``videos``, ``generation_config`` and ``streamer``, those that there are, in
         this order or by name. ``images`` is a tensor u8, [height, width, channels] or [n, height, width, channels], or
@@ -96,6 +96,7 @@ class VLMPipeline(GenerationPipeline, VLMPipelineBase):
         another type or size, a model without videos, and a streamer of several texts; TypeError for arguments of
         another type.
         """
+        prompt = kwargs.pop("history", None) if prompt is None else prompt
         if not isinstance(prompt, (str, ChatHistory)):
             raise TypeError(f"a prompt is a text or a ChatHistory, not {prompt!r}")
         start = time.perf_counter()
