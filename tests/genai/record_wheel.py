@@ -189,8 +189,9 @@ def record_vlm() -> None:
             exact = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
             pipeline = openvino_genai.VLMPipeline(folder, "CPU", **exact)
             arguments = openvino_genai, openvino.Tensor, pipeline, vlm_model.TAGS[family]
-            record[family] = vlm_cases.outcomes(*arguments)
-            record[f"chats of {family}"] = vlm_cases.chats(*arguments)
+            cases, chats = vlm_cases.cases_of(family)
+            record[family] = vlm_cases.outcomes(*arguments, cases)
+            record[f"chats of {family}"] = vlm_cases.chats(*arguments, chats)
     VLM.write_text(_lines(record) + "\n")
 
 

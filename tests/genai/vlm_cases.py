@@ -111,6 +111,13 @@ CHATS: list[tuple[Any, list[tuple[Any, dict[str, Any], dict[str, Any]]]]] = [
 adds."""
 
 
+def cases_of(family: str) -> tuple[list[Any], list[Any]]:
+    """Return the cases and the chats of a family: all of two families, for others those about images."""
+    if family in ("llava", "qwen2_vl"):
+        return CASES, CHATS
+    return [case for case in CASES if case[2] is PLAIN and {"images", "videos"} & {*case[1]}], CHATS[:1]
+
+
 def name_of(case: Any) -> str:
     """Return a case as text."""
     return json.dumps(case, default=lambda value: sorted(value))

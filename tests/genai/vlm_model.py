@@ -29,11 +29,11 @@ from tests.genai.make_tokenizer import TEMPLATE, byte_tokenizer
 
 LLAMA = Path(__file__).parents[1] / "models" / "data" / "llama" / "model.xml"
 QWEN = ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
-SPECIAL = {"llava": ["<image>"], "qwen2_vl": QWEN, "qwen2_5_vl": QWEN}
+SPECIAL = {"llava": ["<image>"], "llava_next": ["<image>"], "qwen2_vl": QWEN, "qwen2_5_vl": QWEN}
 FAMILIES = (*SPECIAL,)
 TAGS = {
     family: {
-        "tag": "<image>" if family == "llava" else "<|vision_start|><|image_pad|><|vision_end|>",
+        "tag": "<image>" if "llava" in family else "<|vision_start|><|image_pad|><|vision_end|>",
         "video": "<|vision_start|><|video_pad|><|vision_end|>",
     }
     for family in FAMILIES
@@ -41,6 +41,7 @@ TAGS = {
 """Texts that stand for an image and for a video."""
 PATCH, WIDTH = 7, 16  # pixels of a patch's side, and numbers that embed it
 SIDE = 4 * PATCH  # of LLaVA's images
+GRIDS = [(1, 2), (2, 1), (2, 2), (3, 1), (1, 3)]  # widths and heights of LLaVA-NeXT's, in parts
 ROTARY = 4
 Array = np.ndarray[Any, Any]
 
@@ -53,12 +54,17 @@ def make_folder(family: str, folder: Path) -> Path:
     byte_tokenizer(*SPECIAL[family]).save(str(folder / "tokenizer.json"))
     texts = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
     normal = {"image_mean": [0.48, 0.46, 0.41], "image_std": [0.27, 0.26, 0.28]}
-    llava = {"size": {"shortest_edge": SIDE}, "crop_size": {"height": SIDE, "width": SIDE}}
+    llava: dict[str, Any] = {"size": {"shortest_edge": SIDE}, "crop_size": {"height": SIDE, "width": SIDE}}
+    llava["image_grid_pinpoints"] = [[SIDE * width, SIDE * height] for width, height in GRIDS]
     qwen = {"patch_size": PATCH, "merge_size": 2, "temporal_patch_size": 2, "min_pixels": 784, "max_pixels": 4900}
     files: dict[str, Any] = {
-        "config": {"model_type": family, "vision_config": {"patch_size": PATCH, "window_size": 4 * PATCH}},
+        "config": {
+            "model_type": family,
+            "vision_config": {"patch_size": PATCH, "window_size": 4 * PATCH},
+            "image_newline": [n / WIDTH for n in range(-WIDTH, 2 * WIDTH)],
+        },
         "generation_config": {"eos_token_id": 2},
-        "preprocessor_config": {**normal, **(llava if family == "llava" else qwen)},
+        "preprocessor_config": {**normal, **(llava if "llava" in family else qwen)},
         "special_tokens_map": texts,
         "tokenizer_config": texts,
     }
@@ -89,10 +95,10 @@ def add_tokenizer_models(family: str, folder: Path) -> None:
 
 def models_of(family: str) -> dict[str, Model]:
     """Return the models of a family by name."""
-    language, text, width = _language(axes=family != "llava")
+    language, text, width = _language(axes="qwen" in family)
     random = np.random.RandomState(5)
     found = {"language": language, "text_embeddings": text}
-    if family == "llava":
+    if "llava" in family:
         return {**found, "vision_embeddings": _squares(random, width)}
     windows = family == "qwen2_5_vl"
     return {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -35,11 +36,11 @@ class Prompt:
     videos: Sequence[Vision] = ()
 
 
-class Family:
+class Family(ABC):
     """Models of one type: how they embed images, and where the embeddings stand in a prompt.
 
-    Subclasses set ``image_tag``, and ``video_tag`` if they take videos, texts that stand for an image in prompts;
-    ``image_token`` and ``video_token``, the tokens with the embeddings; and override `image`, and `video`.
+    Subclasses set ``image_tag``, and ``video_tag`` if they take videos, texts that stand for an image in prompts, and
+    ``image_token`` and ``video_token``, the tokens with the embeddings.
     """
 
     image_tag: ClassVar[str]
@@ -47,21 +48,21 @@ class Family:
     image_token: int
     video_token: int = -1
 
+    @abstractmethod
     def __init__(self, parts: Parts) -> None:
         """Compile the models of images. Raises: Error for missing models and settings that make no sense."""
-        raise NotImplementedError
 
+    @abstractmethod
     def image(self, pixels: Array) -> Vision:
-        """Return the embeddings of an image, u8 [height, width, channels]. Raises: Error for other channels."""
-        raise NotImplementedError
+        """Return the embeddings of an image, u8 [height, width, 3]. Raises: Error for sizes that a model refuses."""
 
     def video(self, frames: Array) -> Vision:
-        """Return the embeddings of a video, u8 [n, height, width, channels]. Raises: Error for models without."""
+        """Return the embeddings of a video, u8 [n, height, width, 3]. Raises: Error for models without."""
         raise Error("the model takes no videos: pass their frames as images")
 
+    @abstractmethod
     def text_of(self, vision: Vision, tag: str) -> str:
         """Return the text that takes the place of a tag."""
-        raise NotImplementedError
 
     def prompt(self, text: str, images: Sequence[Vision], videos: Sequence[Vision], first: tuple[int, int]) -> Prompt:
         """Return a prompt that has a tag for each image and video, and others ahead of it, see `place_tags`.

@@ -17,32 +17,28 @@ SUPPORT = 2  # pixels on each side of the centre that Keys' kernel reaches
 
 
 def images_of(tensors: Any) -> list[Array]:
-    """Return the images of a tensor, or of a list of them: u8 [height, width, channels].
+    """Return the images of a tensor, or of a list of them: u8 [height, width, 3].
 
-    A tensor is [height, width, channels], or [n, height, width, channels] for n images. Raises: TypeError for other
-    values, Error for tensors of another type or rank, without a pixel, or with other than 1, 3 or 4 channels.
+    A tensor is [height, width, channels], or [n, height, width, channels] for n images. Grey images, of 1 channel, get
+    three equal ones, and the fourth one, transparency, is left out. Raises: TypeError for other values, Error for
+    tensors of another type or rank, without a pixel, or with other than 1, 3 or 4 channels.
     """
     return [image for tensor in _listed(tensors, "images") for image in _pixels(tensor, "image")]
 
 
 def videos_of(tensors: Any, metadata: Any) -> list[Array]:
-    """Return the frames of each video of a list: u8 [n, height, width, channels].
+    """Return the frames of each video of a list: u8 [n, height, width, 3].
 
     ``metadata`` has a `VideoMetadata` for each video, or none. Raises: TypeError and Error as `images_of`; Error if the
     numbers of videos and metadata differ, or a frame is not there.
     """
     videos = [_pixels(tensor, "video") for tensor in _listed(tensors, "videos")]
-    given = [] if metadata is None else list(metadata)
-    if any(not isinstance(one, VideoMetadata) for one in given):
+    given = [] if metadata is None else metadata
+    if not isinstance(given, (list, tuple)) or any(not isinstance(one, VideoMetadata) for one in given):
         raise TypeError(f"videos_metadata is a list of VideoMetadata, not {metadata!r}")
     if given and len(given) != len(videos):
         raise Error(f"there are {len(videos)} videos, and videos_metadata for {len(given)}")
     return [_chosen(video, one) for video, one in zip(videos, given or [VideoMetadata()] * len(videos))]
-
-
-def with_three_channels(image: Array) -> Array:
-    """Return an image [..., 3]: grey ones are repeated, and transparency is left out."""
-    return np.repeat(image, 3, axis=-1) if image.shape[-1] == 1 else image[..., :3]
 
 
 def resize(image: Array, height: int, width: int) -> Array:
@@ -98,17 +94,18 @@ def _listed(tensors: Any, what: str) -> Sequence[Any]:
     if hasattr(tensors, "get_element_type"):
         return [tensors]
     if not isinstance(tensors, (list, tuple)) or any(not hasattr(item, "get_element_type") for item in tensors):
-        raise TypeError(f"{what} are a Tensor or a list of them, not {tensors!r}")
+        raise TypeError(f"{what} are a Tensor or a list of them, not {type(tensors).__name__}: Tensor(array) makes one")
     return tensors
 
 
 def _pixels(tensor: Any, what: str) -> Array:
-    """Return the images of a tensor [n, height, width, channels]."""
+    """Return the images of a tensor [n, height, width, 3]."""
     pixels = np.asarray(tensor.data)
     if pixels.dtype != np.uint8 or pixels.ndim not in (3, 4):
         raise Error(f"an {what} is u8 [height, width, channels] or [n, height, width, channels], not {_form(pixels)}")
     if not pixels.size or pixels.shape[-1] not in (1, 3, 4):
         raise Error(f"an {what} has pixels with 1, 3 or 4 channels, in the last axis, not {_form(pixels)}")
+    pixels = np.repeat(pixels, 3, axis=-1) if pixels.shape[-1] == 1 else pixels[..., :3]
     return pixels if pixels.ndim == 4 else pixels[np.newaxis]
 
 

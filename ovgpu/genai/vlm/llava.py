@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from ovgpu.errors import Error
 from ovgpu.genai.vlm.family import Array, Family, Vision
 from ovgpu.genai.vlm.images import resize
 from ovgpu.genai.vlm.parts import Parts, mean_and_deviation, size_of
@@ -34,8 +33,6 @@ class Llava(Family):
 
     def _normalised(self, pixels: Array) -> Array:
         """Return the middle of an image, f32 [3, height, width]."""
-        if pixels.shape[2] != 3:
-            raise Error(f"the model takes images with 3 channels, not {pixels.shape[2]}")
         height, width = pixels.shape[:2]
         scale = np.float32(self._edge) / np.float32(min(height, width))
         resized = resize(

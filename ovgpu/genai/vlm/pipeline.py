@@ -23,11 +23,17 @@ from ovgpu.genai.vlm.decoder import VLMDecoder
 from ovgpu.genai.vlm.family import Family, Prompt, Vision
 from ovgpu.genai.vlm.images import Array, images_of, videos_of
 from ovgpu.genai.vlm.llava import Llava
+from ovgpu.genai.vlm.llava_next import LlavaNext
 from ovgpu.genai.vlm.parts import Parts
 from ovgpu.genai.vlm.qwen2_vl import Qwen2_5VL, Qwen2VL
 from ovgpu.genai.vlm.results import VLMDecodedResults, VLMPerfMetrics, VLMRawPerfMetrics
 
-FAMILIES: dict[str, type[Family]] = {"llava": Llava, "qwen2_5_vl": Qwen2_5VL, "qwen2_vl": Qwen2VL}
+FAMILIES: dict[str, type[Family]] = {
+    "llava": Llava,
+    "llava_next": LlavaNext,
+    "qwen2_5_vl": Qwen2_5VL,
+    "qwen2_vl": Qwen2VL,
+}
 """Families by the model_type of config.json."""
 
 
@@ -71,8 +77,8 @@ class VLMPipeline(GenerationPipeline, VLMPipelineBase):
         self._known: WeakKeyDictionary[ChatHistory, list[Message]] = WeakKeyDictionary()
         self._load_time = 1e3 * (time.perf_counter() - start)
 
-    def generate(self, prompt: str | ChatHistory, *args: Any, **kwargs: Any) -> VLMDecodedResults:
-        """Continue a text or a chat about images.
+    def generate(self, prompt: str | ChatHistory | None = None, *args: Any, **kwargs: Any) -> VLMDecodedResults:
+        """Continue a text or a chat about images. A chat may be named ``history``.
 
         After the prompt come ``images``, ``videos``, ``generation_config`` and ``streamer``, those that there are, in
         this order or by name. ``images`` is a tensor u8, [height, width, channels] or [n, height, width, channels], or
@@ -90,6 +96,7 @@ class VLMPipeline(GenerationPipeline, VLMPipelineBase):
         another type or size, a model without videos, and a streamer of several texts; TypeError for arguments of
         another type.
         """
+        prompt = kwargs.pop("history", None) if prompt is None else prompt
         if not isinstance(prompt, (str, ChatHistory)):
             raise TypeError(f"a prompt is a text or a ChatHistory, not {prompt!r}")
         start = time.perf_counter()

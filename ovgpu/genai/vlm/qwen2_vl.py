@@ -12,7 +12,6 @@ import numpy as np
 from ovgpu.errors import Error
 from ovgpu.genai.vlm.decoder import EmbeddedPrompt
 from ovgpu.genai.vlm.family import Array, Family, Grid, Vision
-from ovgpu.genai.vlm.images import with_three_channels
 from ovgpu.genai.vlm.joining import constant, find_parameter, layer, only_value, parameter, replace_input
 from ovgpu.genai.vlm.parts import Parts, mean_and_deviation, size_of
 from ovgpu.model import Model
@@ -98,7 +97,7 @@ class Qwen2VL(Family):
         } | self._windows(*merged)
         found = []
         for frames in groups:
-            inputs[PIXELS] = with_three_channels(frames)
+            inputs[PIXELS] = frames
             arrays = {i: np.asarray(inputs[name]) for i, name in enumerate(self._names)}
             found.append(self._request.infer(arrays)[0])
         return Vision(np.concatenate(found), (len(groups), *merged))
