@@ -11,7 +11,7 @@ from ovgpu.genai.metrics import PerfMetrics, RawPerfMetrics
 from ovgpu.genai.pipeline_arguments import draft_model
 from ovgpu.genai.results import DecodedResults, EncodedResults
 from ovgpu.genai.streamers import StreamerBase, TextStreamer
-from ovgpu.genai.structured_output import StructuredOutputConfig
+from ovgpu.genai.structured_output import StructuralTagItem, StructuralTagsConfig, StructuredOutputConfig
 from ovgpu.genai.text_embedding_pipeline import TextEmbeddingPipeline
 from ovgpu.genai.text_rerank_pipeline import TextRerankPipeline
 from ovgpu.genai.tokenizer import TokenizedInputs, Tokenizer
@@ -45,6 +45,8 @@ __all__ = [
     "StopCriteria",
     "StreamerBase",
     "StreamingStatus",
+    "StructuralTagItem",
+    "StructuralTagsConfig",
     "StructuredOutputConfig",
     "TextEmbeddingPipeline",
     "TextRerankPipeline",

@@ -24,8 +24,6 @@ REASONS = {
     "requests join a batch in `ovgpu.SequenceBatcher`": """
         AggregationMode CacheEvictionConfig ContinuousBatchingPipeline GenerationResult GenerationStatus
         KVCrushAnchorPointMode KVCrushConfig SchedulerConfig SparseAttentionConfig SparseAttentionMode""",
-    "grammars are a JSON schema, a regular expression, EBNF, or made of such parts": """
-        StructuralTagItem StructuralTagsConfig""",
     "results are not parsed": """
         DeepSeekR1ReasoningIncrementalParser DeepSeekR1ReasoningParser IncrementalParser Llama3JsonToolParser
         Llama3PythonicToolParser Parser Phi4ReasoningIncrementalParser Phi4ReasoningParser ReasoningIncrementalParser

@@ -10,8 +10,9 @@ import numpy as np
 
 from ovgpu._util.extras import install_command
 from ovgpu.errors import Error
+from ovgpu.genai.lark import as_lark, from_ebnf
 from ovgpu.genai.sampling import Array
-from ovgpu.genai.structured_output import StructuredOutputConfig, as_lark, from_ebnf
+from ovgpu.genai.structured_output import StructuredOutputConfig
 from ovgpu.genai.tokenizer import Tokenizer
 
 
@@ -50,8 +51,7 @@ class Compiler:
             raise Error(f"the grammar cannot be read: {e}") from None
         if config.grammar is not None:
             return str(matcher.grammar_from_lark(from_ebnf(config.grammar)))
-        assert config.compound_grammar is not None
-        return str(matcher.grammar_from_lark(as_lark(config.compound_grammar)))
+        return str(matcher.grammar_from_lark(as_lark(config.parts())))
 
 
 class CompiledGrammar:

@@ -33,7 +33,8 @@ def test_members() -> None:
     records = ("RawPerfMetrics", "ASRRawPerfMetrics", "WhisperRawPerfMetrics")
     made |= {name: getattr(ovgpu.genai, name)() for name in (*records, "ASRDecodedResultChunk", "WhisperWordTiming")}
     made["ASRDecodedResults"] = ovgpu.genai.ASRDecodedResults([], [], [], ovgpu.genai.ASRPerfMetrics())
-    made["StructuredOutputConfig"] = ovgpu.genai.StructuredOutputConfig()
+    forms = ("StructuredOutputConfig", "StructuralTagsConfig", "StructuralTagItem")
+    made |= {name: getattr(ovgpu.genai, name)() for name in forms}
     enums = (ovgpu.genai.StopCriteria, ovgpu.genai.StreamingStatus, ovgpu.genai.GenerationFinishReason)
     made |= {kind.__name__: next(iter(kind)) for kind in enums}
     for name in ovgpu.genai.__all__:

@@ -6,13 +6,16 @@ import json
 import sys
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 import ovgpu
 import ovgpu.genai as ov_genai
 from ovgpu.genai.grammar import Compiler
-from ovgpu.genai.structured_output import as_lark
+from ovgpu.genai.lark import as_lark, from_json
+from tests.genai import schemas
 from tests.genai.generation_cases import GRAMMARS, PROMPT, make_folder, outcomes
 from tests.genai.make_tokenizer import FOLDER, VOCABULARY
 from tests.genai.record_wheel import PATH
@@ -49,6 +52,16 @@ def test_on_a_card(pipelines: Pipelines, emulated: str) -> None:
     assert pipelines(emulated).generate(PROMPT, **options) == found.texts[0]
 
 
+def test_random_schemas(tmp_path: Path) -> None:
+    """Types, enums, constants, bounds, patterns, optional properties, alternatives and references."""
+    pytest.importorskip("llguidance")
+    pipeline = ov_genai.LLMPipeline(schemas.json_folder(tmp_path), "CPU")
+    for seed in range(40):
+        schema, holds = schemas.document(seed)
+        text = schemas.written(pipeline, schema, seed)
+        assert text is not None and holds(json.loads(text)), f"{json.dumps(schema)}: {text}"
+
+
 def test_several_texts(pipelines: Pipelines) -> None:
     """Each text follows the grammar for itself, also with an assistant. In openvino_genai, several texts do not."""
     form = Form(regex="[a-c]{3}D")
@@ -70,18 +83,108 @@ def test_metrics(pipelines: Pipelines) -> None:
 
 
 def test_grammars_of_parts() -> None:
-    parts = Form.ConstString('a"') + (Form.Regex("[x/y]") | "b" | Form.AnyText()) + Form.Tag("<", Form.Regex("."), ">")
-    assert (
-        repr(parts)
-        == 'Concat(ConstString("a""), Union(Regex("[x/y]"), b, AnyText()), Tag(begin="<", content=Regex("."), end=">"))'
+    b = Form.ConstString("b")
+    parts = Form.ConstString('a"') + Form.Tag("<", Form.Regex("."), ">") + (Form.Regex("[x/y]") | b | Form.AnyText())
+    assert repr(parts) == (
+        'Concat(ConstString("a""), Tag(begin="<", content=Regex("."), end=">"), '
+        'Union(Regex("[x/y]"), ConstString("b"), AnyText()))'
     )
-    assert as_lark(parts) == 'start: ("a\\"" (/[x\\/y]/ | "b" | /(.|\\n)*/) "<" /./ ">")'
+    assert as_lark(parts) == 'start: ("a\\"" "<" /./ ">" (/[x\\/y]/ | "b" | /(.|\\n)*/))'
     assert (
         as_lark(Form.JSONSchema("{}") | Form.JSONSchema("true"))
         == "start: (part_0 | part_1)\npart_0: %json {}\npart_1: %json true"
     )
     assert Form.Concat(["a", "b"]).elements == ["a", "b"]
+    item = ov_genai.StructuralTagItem(begin="AB", schema="true", end="Z")
+    tags = ov_genai.StructuralTagsConfig(structural_tags=[item], triggers=["A"])
+    assert repr(Form(structural_tags_config=tags).parts()) == (
+        'TriggeredTags(triggers=["A"], tags=[Tag(begin="AB", content=JSONSchema("true"), end="Z")], '
+        "at_least_one=False, stop_after_first=False)"
+    )
+    text = '{"type": "sequence", "elements": [{"type": "any_text"}, {"type": "grammar", "grammar": "x"}]}'
+    assert repr(from_json(text)) == 'Concat(AnyText(), EBNF("x"))'
+    content = {"type": "qwen_xml_parameter", "json_schema": {}}
+    tag = {"type": "tag", "begin": "a", "content": content, "end": "b"}
+    text = json.dumps({"type": "tags_with_separator", "tags": [tag], "separator": ","})
+    assert repr(from_json(text)) == (
+        'TagsWithSeparator(separator=",", tags=[Tag(begin="a", '
+        'content=QwenXMLParametersFormat(json_schema={}), end="b")], at_least_one=false, stop_after_first=false)'
+    )
     assert repr(Form(regex="a")).startswith("StructuredOutputConfig(json_schema=None, regex='a', grammar=None")
+
+
+FUNCTION = json.dumps(
+    {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string"},
+            "n": {"$ref": "#/$defs/n"},
+            "kind": {"enum": ["a", "b", 3]},
+            "code": {"type": "string", "pattern": "^[x-z]{2}$"},
+        },
+        "required": ["name", "n"],
+        "$defs": {"n": {"type": "integer"}},
+    }
+)
+TAGS = [Form.Tag("<AB", Form.Regex("[xy]{2}"), "Z"), Form.Tag("<AC", Form.ConstString("q"), "Y")]
+
+
+@pytest.mark.parametrize(
+    "form, complete, refused",
+    [
+        (
+            Form.TriggeredTags(["<A"], TAGS),
+            ["", "abc<", "a<ABxxZ", "a<ABxxZ b<ACqY<", "a<b<ACqY"],
+            {"a<AD": "a<A", "<ABz": "<AB"},
+        ),
+        (
+            Form.TriggeredTags(["<A"], TAGS, stop_after_first=True),
+            ["", "a", "a<ABxxZ"],
+            {"<ABxxZa": "<ABxxZ", "<AD": "<A"},
+        ),
+        (Form.TriggeredTags(["<A"], TAGS, at_least_one=True), ["<ABxxZ a<ACqY<"], {"a": "", "<ACqY<AD": "<ACqY<A"}),
+        (Form.TriggeredTags(["<A"], TAGS, True, True), ["<ABxyZ"], {"<ACqYa": "<ACqY"}),
+        (Form.TagsWithSeparator(TAGS, ", "), ["", "<ABxxZ", "<ABxxZ, <ACqY"], {"<ABxxZ,<": "<ABxxZ,"}),
+        (Form.TagsWithSeparator(TAGS, ", ", stop_after_first=True), ["", "<ACqY"], {"<ACqY,": "<ACqY"}),
+        (Form.TagsWithSeparator(TAGS, "", at_least_one=True), ["<ABxxZ<ACqY"], {"<ACqY ": "<ACqY"}),
+        (
+            Form.Tag("<t>", Form.AnyText(), "</t>") + Form.ConstString("E"),
+            ["<t>a</E</t>E", "<t></t>E"],
+            {"<t>a</t></t>": "<t>a</t>"},
+        ),
+        (Form.Tag("<t>", Form.TriggeredTags(["<A"], TAGS), "</t>"), ["<t>a<ABxxZ</t>"], {"<t>a<AD": "<t>a<A"}),
+        (
+            Form.QwenXMLParametersFormat(FUNCTION),
+            [
+                "<parameter=name>Bob <x></parameter><parameter=n>\n12\n</parameter>",
+                "<parameter=name>B</parameter>\n<parameter=n>1</parameter>\n<parameter=kind>b</parameter>",
+                "<parameter=name></parameter><parameter=n>1</parameter><parameter=code>xz</parameter>",
+            ],
+            {"<parameter=n>": "<parameter=n", "<parameter=name>B</parameter></": "<parameter=name>B</parameter><"},
+        ),
+        (
+            Form.QwenXMLParametersFormat('{"type": "object"}'),
+            ["", "<parameter=a>b</parameter>"],
+            {"<parameter=1": None},
+        ),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_tags(form: Any, complete: list[str], refused: dict[str, str | None]) -> None:
+    """Texts that a grammar describes, and those that leave it, with the part until then."""
+    llguidance = pytest.importorskip("llguidance")
+    tokenizer = llguidance.LLTokenizer("byte")
+    grammar = llguidance.LLMatcher.grammar_from_lark(as_lark(form))
+    for text, until in {**{text: text for text in complete}, **refused}.items():
+        matcher = llguidance.LLMatcher(tokenizer, grammar, log_level=0)
+        assert not matcher.is_error()
+        taken = ""
+        for character in text:
+            if not matcher.consume_token(*tokenizer.tokenize_str(character)):
+                break
+            taken += character
+        assert taken == (text[:-1] if until is None else until)
+        assert text in refused or matcher.is_accepting()
 
 
 def test_wrong_uses() -> None:
@@ -93,9 +196,15 @@ def test_wrong_uses() -> None:
         (lambda: Form(regex="a", grammar="b"), ovgpu.Error, "exactly one field .* must be set, not regex, grammar"),
         (lambda: Form(schema="{}"), ovgpu.Error, "StructuredOutputConfig has no field schema, only json_schema"),
         (lambda: Form(json_schema={}), ovgpu.Error, "json_schema must be a str, not {}"),
-        (lambda: Form(compound_grammar="a"), ovgpu.Error, "compound_grammar must be a Grammar, not 'a'"),
-        (lambda: Form(structural_tags_config=1), ovgpu.Error, "does not support structural_tags_config"),
-        (lambda: Form.TriggeredTags(["a"], []), ovgpu.Error, "has no TriggeredTags: triggers of tags"),
+        (lambda: Form(compound_grammar=1), ovgpu.Error, "compound_grammar must be a Grammar or a str, not 1"),
+        (lambda: Form(structural_tags_config=1), ovgpu.Error, "must be a Grammar or a str or a StructuralTagsConfig"),
+        (lambda: Form.TriggeredTags("a", []), TypeError, "triggers of TriggeredTags is a list, not 'a'"),
+        (lambda: Form.TriggeredTags(["a"], ["b"]), TypeError, "tags of TriggeredTags has 'b', which is no Tag"),
+        (lambda: Form.TagsWithSeparator([], 3), TypeError, "TagsWithSeparator needs a str, not 3"),
+        (lambda: Form.Tag("a", Form.Regex("b"), None), TypeError, "Tag needs a str, not None"),
+        (lambda: Form.QwenXMLParametersFormat(None), TypeError, "QwenXMLParametersFormat needs a str, not None"),
+        (lambda: ov_genai.StructuralTagItem(begin=3), TypeError, "StructuralTagItem needs a str, not 3"),
+        (lambda: ov_genai.StructuralTagsConfig(triggers="a"), TypeError, "triggers of Struct.* is a list, not 'a'"),
         (
             lambda: ov_genai.GenerationConfig(structured_output_config="a"),
             ovgpu.Error,
