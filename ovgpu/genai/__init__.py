@@ -6,11 +6,26 @@ from ovgpu.genai.absent import ABSENT, absent
 from ovgpu.genai.chat_history import ChatHistory
 from ovgpu.genai.enums import GenerationFinishReason, StopCriteria, StreamingStatus
 from ovgpu.genai.generation_config import GenerationConfig
+from ovgpu.genai.incremental_parsers import (
+    DeepSeekR1ReasoningIncrementalParser,
+    IncrementalParser,
+    Phi4ReasoningIncrementalParser,
+    ReasoningIncrementalParser,
+)
 from ovgpu.genai.llm_pipeline import LLMPipeline
 from ovgpu.genai.metrics import PerfMetrics, RawPerfMetrics
+from ovgpu.genai.parsers import (
+    DeepSeekR1ReasoningParser,
+    Llama3JsonToolParser,
+    Llama3PythonicToolParser,
+    Parser,
+    Phi4ReasoningParser,
+    ReasoningParser,
+    VLLMParserWrapper,
+)
 from ovgpu.genai.pipeline_arguments import draft_model
 from ovgpu.genai.results import DecodedResults, EncodedResults
-from ovgpu.genai.streamers import StreamerBase, TextStreamer
+from ovgpu.genai.streamers import StreamerBase, TextParserStreamer, TextStreamer
 from ovgpu.genai.structured_output import StructuralTagItem, StructuralTagsConfig, StructuredOutputConfig
 from ovgpu.genai.text_embedding_pipeline import TextEmbeddingPipeline
 from ovgpu.genai.text_rerank_pipeline import TextRerankPipeline
@@ -36,12 +51,22 @@ __all__ = [
     "ASRRawPerfMetrics",
     "ChatHistory",
     "DecodedResults",
+    "DeepSeekR1ReasoningIncrementalParser",
+    "DeepSeekR1ReasoningParser",
     "EncodedResults",
     "GenerationConfig",
     "GenerationFinishReason",
+    "IncrementalParser",
     "LLMPipeline",
+    "Llama3JsonToolParser",
+    "Llama3PythonicToolParser",
+    "Parser",
     "PerfMetrics",
+    "Phi4ReasoningIncrementalParser",
+    "Phi4ReasoningParser",
     "RawPerfMetrics",
+    "ReasoningIncrementalParser",
+    "ReasoningParser",
     "StopCriteria",
     "StreamerBase",
     "StreamingStatus",
@@ -49,10 +74,12 @@ __all__ = [
     "StructuralTagsConfig",
     "StructuredOutputConfig",
     "TextEmbeddingPipeline",
+    "TextParserStreamer",
     "TextRerankPipeline",
     "TextStreamer",
     "TokenizedInputs",
     "Tokenizer",
+    "VLLMParserWrapper",
     "WhisperGenerationConfig",
     "WhisperPerfMetrics",
     "WhisperPipeline",

@@ -24,10 +24,6 @@ REASONS = {
     "requests join a batch in `ovgpu.SequenceBatcher`": """
         AggregationMode CacheEvictionConfig ContinuousBatchingPipeline GenerationResult GenerationStatus
         KVCrushAnchorPointMode KVCrushConfig SchedulerConfig SparseAttentionConfig SparseAttentionMode""",
-    "results are not parsed": """
-        DeepSeekR1ReasoningIncrementalParser DeepSeekR1ReasoningParser IncrementalParser Llama3JsonToolParser
-        Llama3PythonicToolParser Parser Phi4ReasoningIncrementalParser Phi4ReasoningParser ReasoningIncrementalParser
-        ReasoningParser TextParserStreamer VLLMParserWrapper""",
     "LoRA adapters are not applied": "Adapter AdapterConfig",
 }
 """Names by the reason why they are not there."""

@@ -16,11 +16,12 @@ from ovgpu.genai.generation import Outcome, generate, search
 from ovgpu.genai.generation_config import GenerationConfig
 from ovgpu.genai.grammar import CompiledGrammar, Compiler
 from ovgpu.genai.metrics import PerfMetrics, RawPerfMetrics, microseconds_since
+from ovgpu.genai.parsers import parse_texts
 from ovgpu.genai.pipeline_arguments import Arguments
 from ovgpu.genai.prompts import Prompts, is_texts, prompts_of_texts, prompts_of_tokens
 from ovgpu.genai.results import DecodedResults, EncodedResults
 from ovgpu.genai.stops import Stops
-from ovgpu.genai.streamers import as_streamer
+from ovgpu.genai.streamers import TextParserStreamer, as_streamer
 from ovgpu.genai.tokenizer import Tokenizer
 from ovgpu.genai.turns import Turns
 
@@ -81,6 +82,8 @@ class LLMPipeline:
         """
         config = self._resolved(generation_config, kwargs)
         writer = as_streamer(streamer, self._tokenizer)
+        if isinstance(writer, TextParserStreamer):
+            writer.reset()
         start = time.perf_counter()
         with self._turns.turn():
             if is_texts(inputs):
@@ -162,11 +165,13 @@ class LLMPipeline:
             begin = time.perf_counter()
             texts.append(self._tokenizer.decode(row))
             metrics.raw_metrics.detokenization_durations.append(microseconds_since(begin))
+        messages = [writer.get_parsed_message()] if isinstance(writer, TextParserStreamer) else []
+        parsed = parse_texts(config.parsers, texts, messages)
         metrics.raw_metrics.generate_durations[:] = [microseconds_since(start)]
         if chat is not None and not outcome.cancelled:
             self._chat = asked
             asked.append({"role": "assistant", "content": texts[0]})
-        return DecodedResults(texts, scores, reasons, metrics)
+        return DecodedResults(texts, scores, reasons, metrics, None, parsed)
 
     def _run(
         self, prompts: Prompts, config: GenerationConfig, writer: Any, start: float

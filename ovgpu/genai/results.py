@@ -14,7 +14,8 @@ class DecodedResults:
     """Generated texts: those of the first prompt come first.
 
     ``scores`` are sums of log probabilities (0 for greedy search, unless logprobs is set), ``finish_reasons`` say why
-    each text ended. As str, it is the text, or a line with score and text for each of several.
+    each text ended. ``parsed`` has the message of each text (a dict) if there are parsers. As str, it is the text, or a
+    line with score and text for each of several.
     """
 
     texts: list[str] = field(default_factory=list)

@@ -19,11 +19,9 @@ PAGE = Path(ovgpu.genai.__file__).with_name("README.md")
 TABLE = re.compile(r"(<!-- begin: written by `python -m tests.genai.table` -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 DIFFERENCES = {
     "DecodedResults.extended_perf_metrics": "None, also with a draft model",
-    "DecodedResults.parsed": "empty: there are no parsers",
     "EncodedResults.extended_perf_metrics": "None, also with a draft model",
     "GenerationConfig.adapters": "only None",
     "GenerationConfig.branching_factor": "without effect",
-    "GenerationConfig.parsers": "only []",
     "GenerationConfig.pruning_ratio": "without effect",
     "GenerationConfig.relevance_weight": "without effect",
     "GenerationConfig.return_omni_outputs": "without effect",
@@ -56,9 +54,7 @@ DIFFERENCES = {
     **{
         f"{kind}GenerationConfig.{name}": "as in `GenerationConfig`"
         for kind in ("Whisper", "ASR")
-        for name in (
-            *("adapters", "branching_factor", "parsers", "pruning_ratio", "relevance_weight", "return_omni_outputs"),
-        )
+        for name in (*("adapters", "branching_factor", "pruning_ratio", "relevance_weight", "return_omni_outputs"),)
     },
 }
 
