@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from math import exp
 from typing import Protocol
 
+from ovgpu.genai.assisted_metrics import AssistedRecord, add_inference
 from ovgpu.genai.decoder import MAX_PROPOSED, Decoder, DecoderInputs, check_can_drop
 from ovgpu.genai.enums import StreamingStatus
 from ovgpu.genai.generation import REASONS, Outcome, Stream, Text
@@ -52,8 +53,9 @@ class DraftModel:
     without positions.
     """
 
-    def __init__(self, decoder: Decoder, threshold: float) -> None:
+    def __init__(self, decoder: Decoder, threshold: float, record: AssistedRecord) -> None:
         self._chooser, self._threshold = decoder.chooser(penalties=False), threshold
+        self._record = record
         check_can_drop(self._chooser.compiled)
         self._chooser.request.reset_state()
         self._inputs = DecoderInputs(self._chooser.compiled.inputs)
@@ -68,7 +70,10 @@ class DraftModel:
         sampler = Sampler(self._chooser.compiled.inputs, Sampling())
         proposed: list[int] = []
         while len(proposed) < count:
+            start = time.perf_counter()
             outputs = self._chooser.request.infer(self._inputs.next([new]) | sampler.next())
+            inferred = time.perf_counter()
+            add_inference(self._record.draft, start, inferred, inferred, 1)
             self._known += new
             new = [checked_token(outputs[self._chooser.output])]
             if self._threshold and exp(outputs[self._chooser.output + 1][0, 1]) < self._threshold:
@@ -86,8 +91,10 @@ def generate_assisted(
     streamer: StreamerBase | None,
     raw: RawPerfMetrics,
     grammar: CompiledGrammar | None = None,
+    record: AssistedRecord | None = None,
 ) -> Outcome:
-    """Continue a prompt by greedy search or random draws, see `generate`."""
+    """Continue a prompt by greedy search or random draws, see `generate`. Inferences are also added to ``record``."""
+    record = record or AssistedRecord()
     matcher = None if grammar is None else grammar.matcher()
     text = Text(prompt, config.get_max_new_tokens(len(prompt)))
     sampler = Sampler((), sampling_of(config), RandomNumbers(config.rng_seed), prompt)
@@ -101,6 +108,7 @@ def generate_assisted(
         if before and text.limit - before > 1:
             proposed = assistant.propose([*prompt, *text.tokens], min(most, text.limit - before - 1))
             proposed = proposed[: next((i for i, n in enumerate(proposed) if n >= vocabulary), len(proposed))]
+        verified = time.perf_counter()
         logits = verifier.step([*new, *proposed], len(proposed) + 1)
         inferred, vocabulary = time.perf_counter(), logits.shape[1]
         accepted = 0
@@ -113,12 +121,15 @@ def generate_assisted(
                 matcher.accept(token)
             text.logs.append(own if config.logprobs else kept)
             text.reason, cut = stops.check(text.tokens, text.limit)
-            if text.reason is not None or proposed[accepted : accepted + 1] != [token]:
+            is_accepted = proposed[accepted : accepted + 1] == [token]
+            accepted += is_accepted
+            if text.reason is not None or not is_accepted:
                 break
-            accepted += 1
         new = [token]
         verifier.drop(len(proposed) - accepted)
         raw.add_inference(start, inferred, len(text.tokens) - before)
+        add_inference(record.main, verified, inferred, time.perf_counter(), len(text.tokens) - before)
+        record.proposed, record.accepted = record.proposed + len(proposed), record.accepted + accepted
         text.cut(cut)
         status = stream.write()
     text.reason = text.reason or REASONS[status]

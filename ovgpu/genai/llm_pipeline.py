@@ -10,6 +10,7 @@ from typing import Any
 from ovgpu.api.core import Core
 from ovgpu.errors import Error
 from ovgpu.genai.assisted import Assistant, DraftModel, PromptLookup, generate_assisted
+from ovgpu.genai.assisted_metrics import AssistedRecord, SDPerModelsPerfMetrics
 from ovgpu.genai.chat_history import ChatHistory
 from ovgpu.genai.decoder import Decoder
 from ovgpu.genai.generation import Outcome, generate, search
@@ -89,8 +90,8 @@ class LLMPipeline:
             if is_texts(inputs):
                 results = self._generate_texts(inputs, config, writer, start)
                 return results.texts[0] if isinstance(inputs, str) and config.num_return_sequences == 1 else results
-            outcome, metrics = self._run(prompts_of_tokens(inputs), config, writer, start)
-            return EncodedResults(*_columns(outcome, config), metrics)
+            outcome, metrics, extended = self._run(prompts_of_tokens(inputs), config, writer, start)
+            return EncodedResults(*_columns(outcome, config), metrics, extended)
 
     __call__ = generate
 
@@ -158,7 +159,7 @@ class LLMPipeline:
             config = config.copy()
             config.apply_chat_template = True  # as in openvino_genai, a chat is always written into it
             prompts = prompts_of_texts(asked, config, self._tokenizer)
-        outcome, metrics = self._run(prompts, config, writer, start)
+        outcome, metrics, extended = self._run(prompts, config, writer, start)
         tokens, scores, reasons = _columns(outcome, config)
         texts = []
         for row in tokens:
@@ -171,12 +172,12 @@ class LLMPipeline:
         if chat is not None and not outcome.cancelled:
             self._chat = asked
             asked.append({"role": "assistant", "content": texts[0]})
-        return DecodedResults(texts, scores, reasons, metrics, None, parsed)
+        return DecodedResults(texts, scores, reasons, metrics, extended, parsed)
 
     def _run(
         self, prompts: Prompts, config: GenerationConfig, writer: Any, start: float
-    ) -> tuple[Outcome, PerfMetrics]:
-        """Continue the prompts."""
+    ) -> tuple[Outcome, PerfMetrics, SDPerModelsPerfMetrics | None]:
+        """Continue the prompts. The last metrics are those with a draft model."""
         if not prompts.rows:
             raise Error("there is no prompt")
         if any(not row for row in prompts.rows):
@@ -186,7 +187,7 @@ class LLMPipeline:
             raise Error("a streamer takes a single text, and not of beam search: leave it out, or generate one text")
         raw = RawPerfMetrics(chat_template_durations=prompts.templates, tokenization_durations=prompts.tokenizations)
         stops = Stops(config, self._tokenizer)
-        grammar = self._grammar(config, raw)
+        grammar, record = self._grammar(config, raw), AssistedRecord()
         if beams:
             outcome = search(self._decoder, prompts.rows, config, stops, raw)
         elif self._looks_up or self._draft is not None:
@@ -195,15 +196,16 @@ class LLMPipeline:
                 if self._draft is None:
                     assistant: Assistant = PromptLookup(config.max_ngram_size)
                 else:
-                    assistant = DraftModel(self._draft, config.assistant_confidence_threshold)
-                found = generate_assisted(self._decoder, assistant, row, config, stops, writer, raw, grammar)
+                    assistant = DraftModel(self._draft, config.assistant_confidence_threshold, record)
+                found = generate_assisted(self._decoder, assistant, row, config, stops, writer, raw, grammar, record)
                 outcome = Outcome(outcome.texts + found.texts, found.status)
             raw.inference_durations[:] = [sum(raw.inference_durations)]
         else:
             outcome = generate(self._decoder, prompts.rows, config, stops, writer, raw, grammar)
         raw.m_times_to_first_token += [1e3 * time - 1e6 * start for time in raw.m_new_token_times[:1]]
         raw.generate_durations.append(microseconds_since(start))
-        return outcome, PerfMetrics(raw, self._load_time, len(prompts.rows[0]), self._compiler_times)
+        metrics = PerfMetrics(raw, self._load_time, len(prompts.rows[0]), self._compiler_times)
+        return outcome, metrics, None if self._draft is None or beams else SDPerModelsPerfMetrics(metrics, record)
 
     def _grammar(self, config: GenerationConfig, raw: RawPerfMetrics) -> CompiledGrammar | None:
         """Return the grammar that texts follow, if there is one."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from ovgpu.genai.assisted_metrics import SDPerModelsPerfMetrics
 from ovgpu.genai.enums import GenerationFinishReason
 from ovgpu.genai.metrics import PerfMetrics
 
@@ -22,7 +23,7 @@ class DecodedResults:
     scores: list[float] = field(default_factory=list)
     finish_reasons: list[GenerationFinishReason] = field(default_factory=list)
     perf_metrics: PerfMetrics = field(default_factory=PerfMetrics)
-    extended_perf_metrics: Any = None
+    extended_perf_metrics: SDPerModelsPerfMetrics | None = None
     parsed: list[Any] = field(default_factory=list)
 
     def __str__(self) -> str:
@@ -39,4 +40,4 @@ class EncodedResults:
     scores: list[float]
     finish_reasons: list[GenerationFinishReason]
     perf_metrics: PerfMetrics
-    extended_perf_metrics: Any = None
+    extended_perf_metrics: SDPerModelsPerfMetrics | None = None

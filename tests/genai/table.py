@@ -18,8 +18,8 @@ from tests.genai.record_wheel import PATH
 PAGE = Path(ovgpu.genai.__file__).with_name("README.md")
 TABLE = re.compile(r"(<!-- begin: written by `python -m tests.genai.table` -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 DIFFERENCES = {
-    "DecodedResults.extended_perf_metrics": "None, also with a draft model",
-    "EncodedResults.extended_perf_metrics": "None, also with a draft model",
+    "DecodedResults.extended_perf_metrics": "counts all proposed tokens",
+    "EncodedResults.extended_perf_metrics": "counts all proposed tokens",
     "GenerationConfig.adapters": "only None",
     "GenerationConfig.branching_factor": "without effect",
     "GenerationConfig.pruning_ratio": "without effect",
