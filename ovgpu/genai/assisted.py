@@ -18,7 +18,7 @@ from ovgpu.genai.generation import REASONS, Outcome, Stream, Text
 from ovgpu.genai.generation_config import GenerationConfig
 from ovgpu.genai.grammar import CompiledGrammar
 from ovgpu.genai.metrics import RawPerfMetrics
-from ovgpu.genai.sampling import RandomNumbers, Sampler, Sampling, checked_token, sampling_of
+from ovgpu.genai.sampling import Sampler, Sampling, checked_token, random_numbers, sampling_of
 from ovgpu.genai.stops import Stops
 from ovgpu.genai.streamers import StreamerBase
 
@@ -97,7 +97,7 @@ def generate_assisted(
     record = record or AssistedRecord()
     matcher = None if grammar is None else grammar.matcher()
     text = Text(prompt, config.get_max_new_tokens(len(prompt)))
-    sampler = Sampler((), sampling_of(config), RandomNumbers(config.rng_seed), prompt)
+    sampler = Sampler((), sampling_of(config), random_numbers(config.rng_seed), prompt)
     verifier, stream = decoder.verifier(), Stream(streamer, text, config.echo, stops.window)
     most = min(config.num_assistant_tokens or MAX_PROPOSED, MAX_PROPOSED)
     raw.inference_durations.append(0.0)

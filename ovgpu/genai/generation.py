@@ -12,7 +12,7 @@ from ovgpu.genai.enums import GenerationFinishReason, StreamingStatus
 from ovgpu.genai.generation_config import GenerationConfig
 from ovgpu.genai.grammar import CompiledGrammar
 from ovgpu.genai.metrics import RawPerfMetrics
-from ovgpu.genai.sampling import Array, RandomNumbers, Sampler, checked_token, sampling_of
+from ovgpu.genai.sampling import Array, Sampler, checked_token, random_numbers, sampling_of
 from ovgpu.genai.stops import Stops
 from ovgpu.genai.streamers import StreamerBase, write_tokens
 
@@ -81,7 +81,7 @@ def generate(
     sampling = sampling_of(config)
     chooser = decoder.chooser(sampling.penalises)
     count, longest = config.num_return_sequences, max(map(len, prompts))
-    numbers = [RandomNumbers(config.rng_seed) for _ in prompts]
+    numbers = [random_numbers(config.rng_seed) for _ in prompts]
     samplers = [
         Sampler(chooser.compiled.inputs, sampling, numbers[i // count], text.prompt, longest)
         for i, text in enumerate(texts)

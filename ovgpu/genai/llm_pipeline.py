@@ -137,6 +137,10 @@ class LLMPipeline:
         resolved.validate()
         if resolved.is_tree_search():
             raise Error("ovgpu.genai does not support tree_depth: it has no tree search")
+        if resolved.return_omni_outputs:
+            raise Error(
+                "return_omni_outputs needs a model that generates speech, too, which ovgpu.genai does not support"
+            )
         if self._looks_up and not resolved.is_prompt_lookup():
             raise Error("a pipeline with prompt_lookup needs num_assistant_tokens and max_ngram_size in each call")
         if self._draft is not None:
