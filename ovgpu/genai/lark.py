@@ -118,12 +118,13 @@ class _Rules:
 
     def _parameters(self, schema: Any) -> str:
         """Return an expression for the properties of an object, as models of Qwen write them."""
-        if not isinstance(schema, Mapping) or schema.get("type", "object") != "object":
+        properties = schema.get("properties", {}) if isinstance(schema, Mapping) else None
+        if not isinstance(properties, Mapping) or schema.get("type", "object") != "object":
             raise Error(f"QwenXMLParametersFormat needs the JSON schema of an object, not {schema!r}")
-        if not schema.get("properties"):
+        if not properties:
             return f'("<parameter=" /[a-zA-Z_][a-zA-Z0-9_]*/ ">" {self._text_until(END_OF_PARAMETER)} {BLANKS})*'
         found, definitions = [], {name: schema[name] for name in ("$defs", "definitions") if name in schema}
-        for name, value in schema["properties"].items():
+        for name, value in properties.items():
             text = f"{json.dumps(f'<parameter={name}>')} {self._value(value, definitions)} {BLANKS}"
             found.append(text if name in schema.get("required", ()) else f"({text})?")
         return f"({' '.join(found)})"
@@ -132,15 +133,16 @@ class _Rules:
         """Return an expression for a value and the end of its parameter. Strings have no quotes."""
         end = json.dumps(END_OF_PARAMETER)
         if isinstance(schema, Mapping):
-            texts = schema["enum"] if "enum" in schema else [schema["const"]] if "const" in schema else []
+            texts, pattern = schema.get("enum", []), schema.get("pattern", "")
+            if not isinstance(texts, list) or not isinstance(pattern, str):
+                raise Error(f"the JSON schema {schema!r} has an enum that is no list, or a pattern that is no text")
+            texts = [schema["const"]] if "const" in schema else texts
             if texts:
                 words = (json.dumps(text if isinstance(text, str) else json.dumps(text)) for text in texts)
                 return f"{BLANKS} ({' | '.join(words)}) {BLANKS} {end}"
             if schema.get("type") == "string":
-                if "pattern" in schema:
-                    return self.expression(
-                        Regex(schema["pattern"].removeprefix("^").removesuffix("$")), END_OF_PARAMETER
-                    )
+                if pattern:
+                    return self.expression(Regex(pattern.removeprefix("^").removesuffix("$")), END_OF_PARAMETER)
                 return self._text_until(END_OF_PARAMETER)
             schema = {**schema, **definitions}
         return f"{BLANKS} {self._limited(JSONSchema(json.dumps(schema)))} {BLANKS} {end}"
@@ -206,8 +208,8 @@ _SCHEMAS: dict[Any, Callable[[str], Grammar]] = {
 def _read_json(text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError as e:
-        raise Error(f"{text!r} is no JSON: {e}") from None
+    except (ValueError, RecursionError) as e:
+        raise Error(f"{text[:200]!r} is no JSON: {e}") from None
 
 
 def from_ebnf(text: str) -> str:

@@ -150,7 +150,7 @@ def read_json(text: str) -> Any:
 
     try:
         return json.loads(text, parse_constant=refuse)
-    except ValueError as e:
+    except (ValueError, RecursionError) as e:
         raise Error(f"the text has no JSON: {e}") from None
 
 

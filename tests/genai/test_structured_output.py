@@ -223,6 +223,18 @@ def test_errors_of_generations(pipelines: Pipelines) -> None:
         (Form(json_schema="{"), {}, "the grammar cannot be used: "),
         (Form(grammar="root ::= ("), {}, "the grammar cannot be read: "),
         (Form(json_schema='{"type": "object"}'), {}, "the text cannot follow the grammar: .*got '{'"),  # no such token
+        (Form(structural_tags_config='{"type": ["a"]}'), {}, "the structural tag .* cannot be read: "),
+        (Form(structural_tags_config="[" * 9999), {}, r"'\[.* is no JSON: "),
+        (
+            Form(structural_tags_config=Form.QwenXMLParametersFormat("[]")),
+            {},
+            r"the JSON schema of an object, not \[\]",
+        ),
+        (
+            Form(structural_tags_config=Form.QwenXMLParametersFormat('{"properties": {"a": {"enum": 3}}}')),
+            {},
+            "an enum that is no list, or a pattern that is no text",
+        ),
         (Form(), {}, "exactly one field of StructuredOutputConfig must be set, not none"),
         (Form(regex="a"), {"num_beams": 2}, "beam search does not follow a structured_output_config"),
     ):
