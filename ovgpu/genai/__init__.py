@@ -16,13 +16,28 @@ from ovgpu.genai.images.metrics import ImageGenerationPerfMetrics, RawImageGener
 from ovgpu.genai.images.pipelines import Image2ImagePipeline, InpaintingPipeline, Text2ImagePipeline
 from ovgpu.genai.images.scheduler import Scheduler
 from ovgpu.genai.images.unet import UNet2DConditionModel
+from ovgpu.genai.incremental_parsers import (
+    DeepSeekR1ReasoningIncrementalParser,
+    IncrementalParser,
+    Phi4ReasoningIncrementalParser,
+    ReasoningIncrementalParser,
+)
 from ovgpu.genai.llm_pipeline import LLMPipeline
 from ovgpu.genai.metrics import PerfMetrics, RawPerfMetrics
+from ovgpu.genai.parsers import (
+    DeepSeekR1ReasoningParser,
+    Llama3JsonToolParser,
+    Llama3PythonicToolParser,
+    Parser,
+    Phi4ReasoningParser,
+    ReasoningParser,
+    VLLMParserWrapper,
+)
 from ovgpu.genai.pipeline_arguments import draft_model
 from ovgpu.genai.results import DecodedResults, EncodedResults
 from ovgpu.genai.scheduler_config import SchedulerConfig
-from ovgpu.genai.streamers import StreamerBase, TextStreamer
-from ovgpu.genai.structured_output import StructuredOutputConfig
+from ovgpu.genai.streamers import StreamerBase, TextParserStreamer, TextStreamer
+from ovgpu.genai.structured_output import StructuralTagItem, StructuralTagsConfig, StructuredOutputConfig
 from ovgpu.genai.text_embedding_pipeline import TextEmbeddingPipeline
 from ovgpu.genai.text_rerank_pipeline import TextRerankPipeline
 from ovgpu.genai.tokenizer import TokenizedInputs, Tokenizer
@@ -53,6 +68,8 @@ __all__ = [
     "ContinuousBatchingPipeline",
     "CppStdGenerator",
     "DecodedResults",
+    "DeepSeekR1ReasoningIncrementalParser",
+    "DeepSeekR1ReasoningParser",
     "EncodedResults",
     "GenerationConfig",
     "GenerationFinishReason",
@@ -62,25 +79,37 @@ __all__ = [
     "Image2ImagePipeline",
     "ImageGenerationConfig",
     "ImageGenerationPerfMetrics",
+    "IncrementalParser",
     "InpaintingPipeline",
     "LLMPipeline",
+    "Llama3JsonToolParser",
+    "Llama3PythonicToolParser",
+    "Parser",
     "PerfMetrics",
+    "Phi4ReasoningIncrementalParser",
+    "Phi4ReasoningParser",
     "RawImageGenerationPerfMetrics",
     "RawPerfMetrics",
+    "ReasoningIncrementalParser",
+    "ReasoningParser",
     "Scheduler",
     "SchedulerConfig",
     "StopCriteria",
     "StreamerBase",
     "StreamingStatus",
+    "StructuralTagItem",
+    "StructuralTagsConfig",
     "StructuredOutputConfig",
     "Text2ImagePipeline",
     "TextEmbeddingPipeline",
+    "TextParserStreamer",
     "TextRerankPipeline",
     "TextStreamer",
     "TokenizedInputs",
     "Tokenizer",
     "TorchGenerator",
     "UNet2DConditionModel",
+    "VLLMParserWrapper",
     "VLMDecodedResults",
     "VLMPipeline",
     "VLMPipelineBase",

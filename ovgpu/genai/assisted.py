@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from math import exp
 from typing import Protocol
 
+from ovgpu.genai.assisted_metrics import AssistedRecord, add_inference
 from ovgpu.genai.decoder import MAX_PROPOSED, Decoder, Retractable
 from ovgpu.genai.enums import StreamingStatus
 from ovgpu.genai.generation import Outcome
 from ovgpu.genai.generation_config import GenerationConfig
 from ovgpu.genai.grammar import CompiledGrammar
 from ovgpu.genai.metrics import RawPerfMetrics
-from ovgpu.genai.sampling import RandomNumbers, Sampler, Sampling, checked_token, sampling_of
+from ovgpu.genai.sampling import Sampler, Sampling, checked_token, random_numbers, sampling_of
 from ovgpu.genai.stops import Stops
 from ovgpu.genai.streamers import StreamerBase
 from ovgpu.genai.texts import REASONS, Stream, Text
@@ -53,10 +54,11 @@ class DraftModel:
     token at a time.
     """
 
-    def __init__(self, decoder: Decoder, threshold: float) -> None:
+    def __init__(self, decoder: Decoder, threshold: float, record: AssistedRecord) -> None:
         chooser = decoder.chooser(penalties=False)
         self._ports, self._output, self._threshold = chooser.compiled.inputs, chooser.output, threshold
         self._text = Retractable(chooser.request, decoder.inputs(self._ports))
+        self._record = record
         self._known: list[int] = []  # tokens that the model has got
 
     def propose(self, text: Sequence[int], count: int) -> list[int]:
@@ -68,7 +70,10 @@ class DraftModel:
         sampler = Sampler(self._ports, Sampling())
         proposed: list[int] = []
         while len(proposed) < count:
+            start = time.perf_counter()
             outputs = self._text.infer(new, sampler.next())
+            inferred = time.perf_counter()
+            add_inference(self._record.draft, start, inferred, inferred, 1)
             if not proposed:
                 self._text.keep()  # what follows are proposals
             self._known += new
@@ -88,11 +93,13 @@ def generate_assisted(
     streamer: StreamerBase | None,
     raw: RawPerfMetrics,
     grammar: CompiledGrammar | None = None,
+    record: AssistedRecord | None = None,
 ) -> Outcome:
-    """Continue a prompt by greedy search or random draws, see `generate`."""
+    """Continue a prompt by greedy search or random draws, see `generate`. Inferences are also added to ``record``."""
+    record = record or AssistedRecord()
     matcher = None if grammar is None else grammar.matcher()
     text = Text(prompt, config.get_max_new_tokens(len(prompt)))
-    sampler = Sampler((), sampling_of(config), RandomNumbers(config.rng_seed), prompt)
+    sampler = Sampler((), sampling_of(config), random_numbers(config.rng_seed), prompt)
     verifier, stream = decoder.verifier(), Stream(streamer, text, config.echo, stops.window)
     most = min(config.num_assistant_tokens or MAX_PROPOSED, MAX_PROPOSED)
     raw.inference_durations.append(0.0)
@@ -103,6 +110,7 @@ def generate_assisted(
         if before and text.limit - before > 1:
             proposed = assistant.propose([*prompt, *text.tokens], min(most, text.limit - before - 1))
             proposed = proposed[: next((i for i, n in enumerate(proposed) if n >= vocabulary), len(proposed))]
+        verified = time.perf_counter()
         logits = verifier.step([*new, *proposed], len(proposed) + 1)
         inferred, vocabulary = time.perf_counter(), logits.shape[1]
         accepted = 0
@@ -115,12 +123,15 @@ def generate_assisted(
                 matcher.accept(token)
             text.logs.append(own if config.logprobs else kept)
             text.reason, cut = stops.check(text.tokens, text.limit)
-            if text.reason is not None or proposed[accepted : accepted + 1] != [token]:
+            is_accepted = proposed[accepted : accepted + 1] == [token]
+            accepted += is_accepted
+            if text.reason is not None or not is_accepted:
                 break
-            accepted += 1
         new = [token]
         verifier.drop(len(proposed) - accepted)
         raw.add_inference(start, inferred, len(text.tokens) - before)
+        add_inference(record.main, verified, inferred, time.perf_counter(), len(text.tokens) - before)
+        record.proposed, record.accepted = record.proposed + len(proposed), record.accepted + accepted
         text.cut(cut)
         status = stream.write()
     text.reason = text.reason or REASONS[status]

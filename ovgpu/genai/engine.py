@@ -16,7 +16,7 @@ from ovgpu.genai.generation_config import GenerationConfig
 from ovgpu.genai.grammar import CompiledGrammar
 from ovgpu.genai.metrics import RawPerfMetrics
 from ovgpu.genai.places import Places
-from ovgpu.genai.sampling import RandomNumbers, Sampler, checked_token, sampling_of
+from ovgpu.genai.sampling import Sampler, checked_token, random_numbers, sampling_of
 from ovgpu.genai.stops import Stops
 from ovgpu.genai.streamers import StreamerBase
 from ovgpu.genai.texts import REASONS, Feed, Stream, Text
@@ -190,7 +190,7 @@ class Engine:
         sampling = sampling_of(config)
         chooser = self._decoder.chooser(sampling.penalises)
         ports = chooser.compiled.inputs
-        numbers = RandomNumbers(config.rng_seed)
+        numbers = random_numbers(config.rng_seed)
         for text in generation.texts:
             sampler = Sampler(ports, sampling, numbers, text.prompt, longest)
             feed = Feed(self._decoder.inputs(ports), text, sampler, config, generation.grammar)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ovgpu.genai.assisted_metrics import AssistedRecord
 from ovgpu.genai.decoder import Decoder
 from ovgpu.genai.engine import DEFAULT, Engine, Generation, Limits
 from ovgpu.genai.enums import StreamingStatus
@@ -23,6 +24,8 @@ class Outcome:
 
     texts: list[Text]
     status: StreamingStatus = StreamingStatus.RUNNING
+    record: AssistedRecord | None = None
+    """Inferences of both models, if there was a draft model."""
 
     @property
     def cancelled(self) -> bool:

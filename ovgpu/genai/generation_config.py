@@ -23,6 +23,7 @@ from ovgpu.genai.fields import (
     TokenSet,
 )
 from ovgpu.genai.files import read_object
+from ovgpu.genai.parsers import Parser
 from ovgpu.genai.structured_output import StructuredOutputConfig
 
 
@@ -38,6 +39,18 @@ class _Form(Field[StructuredOutputConfig | None]):
         if value is None:
             raise TypeError
         return self.checked(value)
+
+
+class _Parsers(Field[list[Parser]]):
+    what = "a list of Parsers"
+
+    def copied(self, value: list[Parser]) -> list[Parser]:
+        return value[:]
+
+    def checked(self, value: Any) -> list[Parser]:
+        if isinstance(value, str) or not all(isinstance(parser, Parser) for parser in value):
+            raise TypeError
+        return list(value)
 
 
 class GenerationConfig(Configuration):
@@ -64,7 +77,8 @@ class GenerationConfig(Configuration):
     Beam search: ``num_beams`` > 1, in ``num_beam_groups`` with ``diversity_penalty`` between them, ``length_penalty``
     (power of the length that divides a score), ``no_repeat_ngram_size``, ``stop_criteria`` (`StopCriteria`).
 
-    Form of the text: ``structured_output_config`` (None or a `StructuredOutputConfig`).
+    Form of the text: ``structured_output_config`` (None or a `StructuredOutputConfig`). ``parsers`` (a list of
+    `Parser`) read each text, one after the other.
 
     Assisted generation: ``num_assistant_tokens`` (None or an integer), ``assistant_confidence_threshold``,
     ``max_ngram_size``; ``branching_factor`` and ``tree_depth`` of a tree search.
@@ -98,7 +112,7 @@ class GenerationConfig(Configuration):
     num_beam_groups = Integer(1)
     num_beams = Integer(1)
     num_return_sequences = Integer(1)
-    parsers = Absent[list[Any]]([])
+    parsers = _Parsers([])
     presence_penalty = Real(0.0)
     pruning_ratio = Integer(0)
     relevance_weight = Real(0.5)

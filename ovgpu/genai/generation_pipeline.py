@@ -8,6 +8,7 @@ from typing import Any
 
 from ovgpu.errors import Error
 from ovgpu.genai.assisted import Assistant, DraftModel, PromptLookup, generate_assisted
+from ovgpu.genai.assisted_metrics import AssistedRecord
 from ovgpu.genai.decoder import Decoder
 from ovgpu.genai.engine import DEFAULT
 from ovgpu.genai.generation import Outcome, generate
@@ -76,6 +77,10 @@ class GenerationPipeline:
         resolved.validate()
         if resolved.is_tree_search():
             raise Error("ovgpu.genai does not support tree_depth: it has no tree search")
+        if resolved.return_omni_outputs:
+            raise Error(
+                "return_omni_outputs needs a model that generates speech, too, which ovgpu.genai does not support"
+            )
         if self._looks_up and not resolved.is_prompt_lookup():
             raise Error("a pipeline with prompt_lookup needs num_assistant_tokens and max_ngram_size in each call")
         if self._draft is not None:
@@ -97,16 +102,16 @@ class GenerationPipeline:
             raise Error("a streamer takes a single text, and not of beam search: leave it out, or generate one text")
         raw = RawPerfMetrics(chat_template_durations=prompts.templates, tokenization_durations=prompts.tokenizations)
         stops = Stops(config, self._tokenizer)
-        grammar = self._grammar(config, raw)
+        grammar, record = self._grammar(config, raw), AssistedRecord()
         if not beams and (self._looks_up or self._draft is not None):
-            outcome = Outcome([])
+            outcome = Outcome([], record=None if self._draft is None else record)
             for row in prompts.rows:
                 if self._draft is None:
                     assistant: Assistant = PromptLookup(config.max_ngram_size)
                 else:
-                    assistant = DraftModel(self._draft, config.assistant_confidence_threshold)
-                found = generate_assisted(self._decoder, assistant, row, config, stops, writer, raw, grammar)
-                outcome = Outcome(outcome.texts + found.texts, found.status)
+                    assistant = DraftModel(self._draft, config.assistant_confidence_threshold, record)
+                found = generate_assisted(self._decoder, assistant, row, config, stops, writer, raw, grammar, record)
+                outcome.texts, outcome.status = outcome.texts + found.texts, found.status
             raw.inference_durations[:] = [sum(raw.inference_durations)]
         else:
             outcome = generate(self._decoder, prompts.rows, config, stops, writer, raw, grammar, self._limits)

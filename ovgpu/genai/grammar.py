@@ -10,8 +10,9 @@ import numpy as np
 
 from ovgpu._util.extras import install_command
 from ovgpu.errors import Error
+from ovgpu.genai.lark import as_lark, from_ebnf
 from ovgpu.genai.sampling import Array
-from ovgpu.genai.structured_output import JSONSchema, Regex, StructuredOutputConfig, as_lark, from_ebnf
+from ovgpu.genai.structured_output import JSONSchema, Regex, StructuredOutputConfig
 from ovgpu.genai.tokenizer import Tokenizer
 
 # Where only one text can follow, llguidance would allow only the tokens that the tokenizer makes of it.
@@ -53,9 +54,7 @@ class Compiler:
         elif config.grammar is not None:
             lark = from_ebnf(config.grammar)
         else:
-            compound = config.compound_grammar or config.structural_tags_config
-            assert compound is not None
-            lark = as_lark(compound)
+            lark = as_lark(config.parts())
         return str(matcher.grammar_from_lark(f"{ANY_TOKENS}\n{lark}"))
 
 

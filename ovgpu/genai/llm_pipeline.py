@@ -8,15 +8,17 @@ from typing import Any
 
 from ovgpu.api.core import Core
 from ovgpu.errors import Error
+from ovgpu.genai.assisted_metrics import assisted_metrics
 from ovgpu.genai.chat_history import ChatHistory
 from ovgpu.genai.decoder import Decoder
 from ovgpu.genai.generation_config import GenerationConfig
 from ovgpu.genai.generation_pipeline import GenerationPipeline, tokens_of
 from ovgpu.genai.metrics import PerfMetrics, RawPerfMetrics, microseconds_since
+from ovgpu.genai.parsers import parse_texts
 from ovgpu.genai.pipeline_arguments import Arguments
 from ovgpu.genai.prompts import Prompts, is_texts, prompts_of_texts, prompts_of_tokens
 from ovgpu.genai.results import DecodedResults, EncodedResults
-from ovgpu.genai.streamers import as_streamer
+from ovgpu.genai.streamers import TextParserStreamer, as_streamer
 
 DEPRECATED = "start_chat() and finish_chat() are deprecated: call generate() with a ChatHistory"
 
@@ -66,6 +68,8 @@ class LLMPipeline(GenerationPipeline):
         """
         config = self._resolved(generation_config, kwargs)
         writer = as_streamer(streamer, self._tokenizer)
+        if isinstance(writer, TextParserStreamer):
+            writer.reset()
         start = time.perf_counter()
         with self._turns.turn():
             if is_texts(inputs):
@@ -74,7 +78,10 @@ class LLMPipeline(GenerationPipeline):
             prompts = prompts_of_tokens(inputs)
             outcome, raw = self._run(prompts, config, writer, start)
             tokens = tokens_of(outcome, config)
-            return EncodedResults(tokens, outcome.scores, outcome.reasons, self._metrics(raw, prompts))
+            metrics = self._metrics(raw, prompts)
+            return EncodedResults(
+                tokens, outcome.scores, outcome.reasons, metrics, assisted_metrics(metrics, outcome.record)
+            )
 
     __call__ = generate
 
@@ -106,11 +113,15 @@ class LLMPipeline(GenerationPipeline):
             prompts = prompts_of_texts(asked, config, self._tokenizer)
         outcome, raw = self._run(prompts, config, writer, start)
         texts = self._texts(outcome, config, raw)
+        messages = [writer.get_parsed_message()] if isinstance(writer, TextParserStreamer) else []
+        parsed = parse_texts(config.parsers, texts, messages)
         raw.generate_durations[:] = [microseconds_since(start)]
         if chat is not None and not outcome.cancelled:
             self._chat = asked
             asked.append({"role": "assistant", "content": texts[0]})
-        return DecodedResults(texts, outcome.scores, outcome.reasons, self._metrics(raw, prompts))
+        metrics = self._metrics(raw, prompts)
+        extended = assisted_metrics(metrics, outcome.record)
+        return DecodedResults(texts, outcome.scores, outcome.reasons, metrics, extended, parsed)
 
     def _metrics(self, raw: RawPerfMetrics, prompts: Prompts) -> PerfMetrics:
         return PerfMetrics(raw, self._load_time, len(prompts.rows[0]), self._compiler_times)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from ovgpu.genai.assisted_metrics import SDPerModelsPerfMetrics
 from ovgpu.genai.enums import GenerationFinishReason
 from ovgpu.genai.metrics import PerfMetrics
 
@@ -14,14 +15,15 @@ class DecodedResults:
     """Generated texts: those of the first prompt come first.
 
     ``scores`` are sums of log probabilities (0 for greedy search, unless logprobs is set), ``finish_reasons`` say why
-    each text ended. As str, it is the text, or a line with score and text for each of several.
+    each text ended. ``parsed`` has the message of each text (a dict) if there are parsers. As str, it is the text, or a
+    line with score and text for each of several.
     """
 
     texts: list[str] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
     finish_reasons: list[GenerationFinishReason] = field(default_factory=list)
     perf_metrics: PerfMetrics = field(default_factory=PerfMetrics)
-    extended_perf_metrics: Any = None
+    extended_perf_metrics: SDPerModelsPerfMetrics | None = None
     parsed: list[Any] = field(default_factory=list)
 
     def __str__(self) -> str:
@@ -38,4 +40,4 @@ class EncodedResults:
     scores: list[float]
     finish_reasons: list[GenerationFinishReason]
     perf_metrics: PerfMetrics
-    extended_perf_metrics: Any = None
+    extended_perf_metrics: SDPerModelsPerfMetrics | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf, isfinite
 from typing import Any
@@ -35,6 +35,7 @@ MAX_SEED = (1 << 64) - 1
 OUTPUT = "next_token"
 LOG_PROBABILITIES = "log_probabilities"
 GREATEST = np.float32(2**32 - 2**8)  # f32 below 2**32
+WORDS = 64  # random words that are made at a time
 PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
 
 
@@ -168,21 +169,22 @@ def sampling_of(config: GenerationConfig) -> Sampling:
     return Sampling(True, config.temperature, top_k, config.top_p, config.min_p, **penalties)
 
 
-class RandomNumbers:
-    """Random numbers of 32 bits, which the texts of a prompt take in turn.
+def random_numbers(seed: int) -> Iterator[int]:
+    """Return random numbers of 32 bits without end, which the texts of a prompt take in turn.
 
     They are those of openvino_genai, multiplied by 2**32: std::uniform_real_distribution<float> rounds words of
-    std::mt19937 to f32. Raises: ValueError for a seed out of range.
+    std::mt19937 to f32. Raises: ValueError for a seed that is no integer of 64 bits.
     """
+    if not (_is_number(seed) and isinstance(seed, int) and 0 <= seed <= MAX_SEED):
+        raise ValueError(f"seed must be an integer from 0 to {MAX_SEED}, not {seed!r}")
+    return _rounded_words(seed & 0xFFFFFFFF)  # the seed of std::mt19937 has 32 bits
 
-    def __init__(self, seed: int) -> None:
-        if not (_is_number(seed) and isinstance(seed, int) and 0 <= seed <= MAX_SEED):
-            raise ValueError(f"seed must be an integer from 0 to {MAX_SEED}, not {seed!r}")
-        self._words = np.random.RandomState(seed & 0xFFFFFFFF)  # the seed of std::mt19937 has 32 bits
 
-    def next(self) -> int:
-        """Return a number from 0 to 2**32 - 1."""
-        return int(min(np.float32(self._words.randint(0, 1 << 32, dtype=np.uint32)), GREATEST))
+def _rounded_words(seed: int) -> Iterator[int]:
+    state = np.random.RandomState(seed)  # MT19937
+    while True:
+        words = state.randint(0, 1 << 32, WORDS, np.uint32).astype(np.float32)
+        yield from np.minimum(words, GREATEST).astype(np.int64).tolist()
 
 
 class Sampler:
@@ -192,7 +194,7 @@ class Sampler:
         self,
         ports: Sequence[Output],
         sampling: Sampling,
-        numbers: RandomNumbers | None = None,
+        numbers: Iterator[int] | None = None,
         prompt: Sequence[int] = (),
         longest: int = 0,
     ) -> None:
@@ -260,7 +262,7 @@ class Sampler:
     ) -> tuple[Array, ...]:
         """Return the arrays of `INPUTS` for the token after so many generated ones. It keeps its random number."""
         if self._random is not None and chooses and generated >= self._drawn:
-            self._numbers[0, Number.RANDOM] = self._random.next()
+            self._numbers[0, Number.RANDOM] = next(self._random)
             self._drawn = generated + 1
         if allowed is not None:  # a bias for every token, so that the shapes stay the same
             every = np.where(allowed, np.float32(0), np.float32(-inf))

@@ -120,5 +120,5 @@ class Stream:
         """End the text. The prompt is written now if no token followed it."""
         if self._streamer is not None:
             if self._before:
-                self._streamer.write(self._before)
+                write_tokens(self._streamer, self._before)
             self._streamer.end()

@@ -154,6 +154,35 @@ FORMS: dict[str, Any] = {
     "tag": lambda form: form(
         compound_grammar=form.Tag("To", form.EBNF('root ::= " be" | " do"') + form.ConstString("!"), ".")
     ),
+    "triggered": lambda form: form(structural_tags_config=form.TriggeredTags(["A"], _tags(form), True, True)),
+    **{
+        f"separated {least} {stop}": lambda form, least=least, stop=stop: form(
+            structural_tags_config=form.TagsWithSeparator(_tags(form), ", ", least, stop)
+        )
+        for least in (False, True)
+        for stop in (False, True)
+    },
+    "tag text": lambda form: form(
+        structural_tags_config=json.dumps(
+            {
+                "type": "structural_tag",
+                "format": {
+                    "type": "tag",
+                    "begin": "To",
+                    "content": {"type": "regex", "pattern": "[x-z]{3}"},
+                    "end": "Q",
+                },
+            }
+        )
+    ),
+    "text of a part": lambda form: form(
+        compound_grammar=form.ConstString("a") + '{"type": "const_string", "value": "bc"}'
+    ),
+    "faulty part": lambda form: form(compound_grammar=form.ConstString("a") + "bc"),
+    "faulty tag text": lambda form: form(structural_tags_config='{"type": "x"}'),
+    "no trigger": lambda form: form(structural_tags_config=form.TriggeredTags([], [])),
+    "another trigger": lambda form: form(structural_tags_config=form.TriggeredTags(["Q"], _tags(form))),
+    "text behind any text": lambda form: form(structural_tags_config=form.AnyText() + form.ConstString("a")),
     "faulty regex": lambda form: form(regex="["),
     "faulty json": lambda form: form(json_schema="{"),
     "faulty ebnf": lambda form: form(grammar="root ::= ("),
@@ -161,6 +190,11 @@ FORMS: dict[str, Any] = {
     "none": lambda form: form(),
 }
 """Structured outputs, each by a function of the class StructuredOutputConfig."""
+
+
+def _tags(form: Any) -> list[Any]:
+    return [form.Tag("AB", form.Regex("[xy]{2}"), "Z"), form.Tag("AC", form.ConstString("q"), "Y")]
+
 
 GRAMMARS: list[tuple[Any, dict[str, Any]]] = [
     *(({"ids": [PROMPT]}, {"max_new_tokens": 30, "form": form, "logprobs": 1}) for form in FORMS),

@@ -50,15 +50,29 @@ def main() -> None:
     import openvino
     import openvino_genai
 
-    from tests.genai import config_cases, generation_cases, retrieval_cases, streamer_cases, tokenizer_cases
+    from tests.genai import (
+        config_cases,
+        generation_cases,
+        parser_cases,
+        retrieval_cases,
+        streamer_cases,
+        tokenizer_cases,
+    )
     from tests.genai.make_tokenizer import FOLDER
+
+    def make_pipeline(model: str, folder: str) -> Any:
+        path = generation_cases.make_folder(model, Path(folder))
+        exact = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
+        return openvino_genai.LLMPipeline(path, "CPU", **exact)
 
     def generations(model: str, cases: Any = generation_cases.CASES) -> dict[str, Any]:
         with tempfile.TemporaryDirectory() as folder:
-            path = generation_cases.make_folder(model, Path(folder))
-            exact = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
-            pipeline = openvino_genai.LLMPipeline(path, "CPU", **exact)
+            pipeline = make_pipeline(model, folder)
             return generation_cases.outcomes(openvino_genai, openvino.Tensor, pipeline, cases)
+
+    def parsed_generations() -> dict[str, Any]:
+        with tempfile.TemporaryDirectory() as folder:
+            return parser_cases.generated(openvino_genai, make_pipeline("llama", folder))
 
     def make(kind: Any, model: str, **keywords: Any) -> Any:
         with tempfile.TemporaryDirectory() as folder:
@@ -80,6 +94,10 @@ def main() -> None:
         **config_cases.outcomes(openvino_genai.GenerationConfig),
         "streams": streamer_cases.outcomes(openvino_genai.TextStreamer, openvino_genai.Tokenizer(FOLDER)),
         "perf_metrics": streamer_cases.measures(openvino_genai.PerfMetrics()),
+        "parsed": parser_cases.parsed(openvino_genai),
+        "parsed_pieces": parser_cases.streamed(openvino_genai),
+        "parsed_streams": parser_cases.streams(openvino_genai, openvino_genai.Tokenizer(FOLDER)),
+        "parsed_generations": parsed_generations(),
         "tokenizer": tokenizer_cases.outcomes(openvino_genai.Tokenizer(FOLDER)),
     }
     PATH.parent.mkdir(exist_ok=True)

@@ -153,3 +153,32 @@ def test_errors(pipelines: Pipelines, tmp_path: Path) -> None:
             pipelines("llama").generate(TEXT, max_new_tokens=3, **wrong)
     with pytest.raises(ovgpu.Error, match=r"nothing has no openvino_model\.xml"):
         ov_genai.draft_model(tmp_path / "nothing", "CPU")
+
+
+def test_metrics_of_both_models(pipelines: Pipelines) -> None:
+    """A draft that is always right: each inference of the model takes three tokens of it, and adds one."""
+    drafted, options = pipelines("llama"), {"ignore_eos": True, "num_assistant_tokens": 3}
+    found = drafted.generate([TEXT], max_new_tokens=20, **options)
+    metrics = found.extended_perf_metrics
+    main, draft = metrics.main_model_metrics, metrics.draft_model_metrics
+    assert main.raw_metrics.m_batch_sizes == [1, 4, 4, 4, 4, 3] == found.perf_metrics.raw_metrics.m_batch_sizes
+    assert draft.get_num_generated_tokens() == 14 and main.get_num_generated_tokens() == 20
+    assert metrics.get_num_draft_tokens() == metrics.get_num_accepted_tokens() == 14
+    assert metrics.get_num_rejected_tokens() == 0
+    assert metrics.get_draft_acceptance_rate() == metrics.get_draft_processed_to_candidate_ratio() == 1
+    times = main.raw_metrics.m_durations
+    assert main.get_ttft().mean == pytest.approx(times[0] / 1e3)
+    assert metrics.get_ttst() == main.get_ttst() and main.get_ttst().mean == pytest.approx(times[1] / 1e3)
+    assert metrics.get_latency().mean == pytest.approx(sum(times[2:]) / 4e3)
+    assert main.get_tpot().mean == pytest.approx((sum(times[2:5]) / 4 + times[5] / 3) / 4e3)
+    assert main.get_generate_duration().mean == pytest.approx(sum(times) / 1e3)
+    assert draft.get_inference_duration().mean == pytest.approx(sum(draft.raw_metrics.m_durations) / 1e3)
+    assert metrics.get_draft_to_main_inference_duration_ratio() > 0
+    total = metrics + metrics
+    assert total.get_num_accepted_tokens() == 28 and total.get_num_generated_tokens() == 40
+    assert total.main_model_metrics.get_ttst() == pytest.approx(main.get_ttst())
+    wrong = pipelines("gpt2").generate(drafted.get_tokenizer().encode(TEXT), max_new_tokens=9, **options)
+    assert wrong.extended_perf_metrics.get_num_rejected_tokens() > 9
+    assert (
+        pipelines("lookup").generate([TEXT], max_new_tokens=9, ignore_eos=True, **LOOKUP).extended_perf_metrics is None
+    )

@@ -87,7 +87,7 @@ def test_limits_of_tokens() -> None:
 
 def test_every_field_is_described() -> None:
     text = GenerationConfig.__doc__ or ""
-    left_out = {"adapters", "parsers", "pruning_ratio", "relevance_weight", "return_omni_outputs"}
+    left_out = {"adapters", "pruning_ratio", "relevance_weight", "return_omni_outputs"}
     assert {name for name in FIELDS if f"``{name}``" not in text} == left_out
 
 

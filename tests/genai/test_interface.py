@@ -52,6 +52,9 @@ def test_members() -> None:
         ovgpu.genai.GenerationFinishReason,
         ovgpu.genai.GenerationStatus,
     )
+    forms = ("StructuredOutputConfig", "StructuralTagsConfig", "StructuralTagItem")
+    made |= {name: getattr(ovgpu.genai, name)() for name in forms}
+    enums = (ovgpu.genai.StopCriteria, ovgpu.genai.StreamingStatus, ovgpu.genai.GenerationFinishReason)
     made |= {kind.__name__: next(iter(kind)) for kind in enums}
     for name in ovgpu.genai.__all__:
         found = made.get(name, getattr(ovgpu.genai, name))

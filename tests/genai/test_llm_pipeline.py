@@ -258,6 +258,7 @@ def test_configurations(pipelines: Pipelines, tmp_path: Path) -> None:
         ({"num_beams": 4, "top_k": 3, "do_sample": True}, "beam search does not draw tokens"),
         ({"num_beams": 120, "max_new_tokens": 3}, "num_beams is 120, and the vocabulary has only 211 tokens"),
         ({"num_assistant_tokens": 3, "tree_depth": 2}, "does not support tree_depth"),
+        ({"return_omni_outputs": True}, "return_omni_outputs needs a model that generates speech"),
         ({"top_p": 2.0, "do_sample": True}, "top_p must be"),
         ({"unknown": 1}, "GenerationConfig has no field unknown"),
     ):

@@ -11,7 +11,7 @@ import pytest
 import ovgpu
 from ovgpu.genai import decoder as decoders
 from ovgpu.genai.batch import fix_batch
-from ovgpu.genai.sampling import RandomNumbers, Sampler, Sampling, add_sampling, checked_token
+from ovgpu.genai.sampling import Sampler, Sampling, add_sampling, checked_token, random_numbers
 from ovgpu.ops.generation.sampling import Number
 from ovgpu.passes.keep_last_logits import keep_last_logits
 from tests.emulator import state
@@ -49,7 +49,7 @@ def frequencies(logits: Any, sampling: Sampling, prompt: list[int] | None = None
     """Return how often each token is drawn after a prompt and a text that was generated, with numbers at equal
     distances."""
     compiled = head(len(logits), penalties=sampling.penalises)
-    sampler = Sampler(compiled.inputs, sampling, RandomNumbers(0), prompt or [])
+    sampler = Sampler(compiled.inputs, sampling, random_numbers(0), prompt or [])
     words = ((np.arange(DRAWS) + 0.5) / DRAWS * 2**32).astype(np.int64)
     return np.bincount(draw(compiled, logits, sampler.next(text), words), minlength=len(logits))
 
@@ -97,7 +97,7 @@ def test_filters(sampling: Sampling, wanted: list[float]) -> None:
 def test_log_probabilities(sampling: Sampling, kept: list[float]) -> None:
     """The first is among the tokens that are kept, the second by the logits alone, without temperature and biases."""
     compiled = head(12)
-    sampler = Sampler(compiled.inputs, sampling, RandomNumbers(5))
+    sampler = Sampler(compiled.inputs, sampling, random_numbers(5))
     logits = np.log(np.array(PROBABILITIES, np.float32)) + 3
     tokens = set()
     for number in range(20):
@@ -145,8 +145,8 @@ def test_penalties(sampling: Sampling, prompt: list[int], text: list[int], chang
 
 def test_random_numbers() -> None:
     """The C++ standard says what std::mt19937 has in 10,000th place with the seed 5489: 4123659995."""
-    numbers = RandomNumbers(5489 + 2**32)
-    found = [numbers.next() for _ in range(10_000)]
+    numbers = random_numbers(5489 + 2**32)
+    found = [next(numbers) for _ in range(10_000)]
     assert found[-1] == int(np.float32(4123659995)) and all(0 <= n < 2**32 for n in found)
 
 
@@ -155,8 +155,8 @@ def test_distributions(emulated: str) -> None:
     bias = {"logit_bias": {3: 2.0}}
     settings = [*SETTINGS, bias, *({**bias, name: RULES[name]} for name in RULES)]
     each, few = 20_000 // len(settings), 4
-    numbers, prompt, text = RandomNumbers(1), [0, 4, 4], [1, 5, 5, 8]
-    words = np.array([[numbers.next() for _ in range(each)] for _ in settings])
+    numbers, prompt, text = random_numbers(1), [0, 4, 4], [1, 5, 5, 8]
+    words = np.array([[next(numbers) for _ in range(each)] for _ in settings])
     found = []
     for device, count in (("CPU", each), (emulated, few)):
         compiled = head(len(LOGITS), penalties=True, device=device)
@@ -195,7 +195,7 @@ def test_values_out_of_range() -> None:
             Sampling(**values)  # type: ignore[arg-type]
     for seed in (-1, 2**64, 1.0, True):
         with pytest.raises(ValueError, match="seed must be an integer from 0 to 18446744073709551615"):
-            RandomNumbers(seed)  # type: ignore[arg-type]
+            random_numbers(seed)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("device", ["CPU", "EMULATED"])
@@ -245,7 +245,7 @@ def tokens_of(decoder: decoders.Decoder, sampling: Sampling) -> Iterator[int]:
     chooser = decoder.chooser(sampling.penalises)
     ports = chooser.compiled.inputs
     inputs, tokens = decoders.DecoderInputs(ports), list[int]()
-    sampler = Sampler(ports, sampling, RandomNumbers(7), TEXT)
+    sampler = Sampler(ports, sampling, random_numbers(7), TEXT)
     chooser.request.reset_state()
     for _ in range(12):
         arrays = inputs.next([tokens[-1:] or TEXT]) | sampler.next(tokens)

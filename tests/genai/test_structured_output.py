@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,8 @@ import ovgpu
 import ovgpu.genai as ov_genai
 from ovgpu.genai.grammar import CompiledGrammar, Compiler
 from ovgpu.genai.json_schema import closed
-from ovgpu.genai.structured_output import as_lark
+from ovgpu.genai.lark import as_lark, from_json
+from tests.genai import schemas
 from tests.genai.generation_cases import GRAMMARS, PROMPT, make_folder, outcomes
 from tests.genai.make_tokenizer import FOLDER, VOCABULARY
 from tests.genai.record_wheel import PATH
@@ -57,6 +59,16 @@ def test_on_a_card(pipelines: Pipelines, emulated: str) -> None:
     found = pipelines(emulated).generate([PROMPT, "a"], **options)
     assert found.texts == pipelines().generate([PROMPT, "a"], **options).texts
     assert pipelines(emulated).generate(PROMPT, **options) == found.texts[0]
+
+
+def test_random_schemas(tmp_path: Path) -> None:
+    """Types, enums, constants, bounds, patterns, optional properties, alternatives and references."""
+    pytest.importorskip("llguidance")
+    pipeline = ov_genai.LLMPipeline(schemas.json_folder(tmp_path), "CPU")
+    for seed in range(40):
+        schema, holds = schemas.document(seed)
+        text = schemas.written(pipeline, schema, seed)
+        assert text is not None and holds(json.loads(text)), f"{json.dumps(schema)}: {text}"
 
 
 def test_several_texts(pipelines: Pipelines) -> None:
@@ -149,19 +161,109 @@ def test_any_tokens_may_write_a_forced_text(pipelines: Pipelines) -> None:
 
 
 def test_grammars_of_parts() -> None:
-    parts = Form.ConstString('a"') + (Form.Regex("[x/y]") | "b" | Form.AnyText()) + Form.Tag("<", Form.Regex("."), ">")
-    assert (
-        repr(parts)
-        == 'Concat(ConstString("a""), Union(Regex("[x/y]"), b, AnyText()), Tag(begin="<", content=Regex("."), end=">"))'
+    b = Form.ConstString("b")
+    parts = Form.ConstString('a"') + Form.Tag("<", Form.Regex("."), ">") + (Form.Regex("[x/y]") | b | Form.AnyText())
+    assert repr(parts) == (
+        'Concat(ConstString("a""), Tag(begin="<", content=Regex("."), end=">"), '
+        'Union(Regex("[x/y]"), ConstString("b"), AnyText()))'
     )
-    assert as_lark(parts) == 'start: ("a\\"" (/[x\\/y]/ | "b" | /(.|\\n)*/) "<" /./ ">")'
+    assert as_lark(parts) == 'start: ("a\\"" "<" /./ ">" (/[x\\/y]/ | "b" | /(.|\\n)*/))'
     assert (
         as_lark(Form.JSONSchema("{}") | Form.JSONSchema("true"))
         == "start: (part_0 | part_1)\npart_0: %json {}\npart_1: %json true"
     )
     assert as_lark(Form.JSONSchema(json.dumps(A))).endswith(f"%json {json.dumps({**A, 'additionalProperties': False})}")
     assert Form.Concat(["a", "b"]).elements == ["a", "b"]
+    item = ov_genai.StructuralTagItem(begin="AB", schema="true", end="Z")
+    tags = ov_genai.StructuralTagsConfig(structural_tags=[item], triggers=["A"])
+    assert repr(Form(structural_tags_config=tags).parts()) == (
+        'TriggeredTags(triggers=["A"], tags=[Tag(begin="AB", content=JSONSchema("true"), end="Z")], '
+        "at_least_one=False, stop_after_first=False)"
+    )
+    text = '{"type": "sequence", "elements": [{"type": "any_text"}, {"type": "grammar", "grammar": "x"}]}'
+    assert repr(from_json(text)) == 'Concat(AnyText(), EBNF("x"))'
+    content = {"type": "qwen_xml_parameter", "json_schema": {}}
+    tag = {"type": "tag", "begin": "a", "content": content, "end": "b"}
+    text = json.dumps({"type": "tags_with_separator", "tags": [tag], "separator": ","})
+    assert repr(from_json(text)) == (
+        'TagsWithSeparator(separator=",", tags=[Tag(begin="a", '
+        'content=QwenXMLParametersFormat(json_schema={}), end="b")], at_least_one=false, stop_after_first=false)'
+    )
     assert repr(Form(regex="a")).startswith("StructuredOutputConfig(json_schema=None, regex='a', grammar=None")
+
+
+FUNCTION = json.dumps(
+    {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string"},
+            "n": {"$ref": "#/$defs/n"},
+            "kind": {"enum": ["a", "b", 3]},
+            "code": {"type": "string", "pattern": "^[x-z]{2}$"},
+        },
+        "required": ["name", "n"],
+        "$defs": {"n": {"type": "integer"}},
+    }
+)
+TAGS = [Form.Tag("<AB", Form.Regex("[xy]{2}"), "Z"), Form.Tag("<AC", Form.ConstString("q"), "Y")]
+
+
+@pytest.mark.parametrize(
+    "form, complete, refused",
+    [
+        (
+            Form.TriggeredTags(["<A"], TAGS),
+            ["", "abc<", "a<ABxxZ", "a<ABxxZ b<ACqY<", "a<b<ACqY"],
+            {"a<AD": "a<A", "<ABz": "<AB"},
+        ),
+        (
+            Form.TriggeredTags(["<A"], TAGS, stop_after_first=True),
+            ["", "a", "a<ABxxZ"],
+            {"<ABxxZa": "<ABxxZ", "<AD": "<A"},
+        ),
+        (Form.TriggeredTags(["<A"], TAGS, at_least_one=True), ["<ABxxZ a<ACqY<"], {"a": "", "<ACqY<AD": "<ACqY<A"}),
+        (Form.TriggeredTags(["<A"], TAGS, True, True), ["<ABxyZ"], {"<ACqYa": "<ACqY"}),
+        (Form.TagsWithSeparator(TAGS, ", "), ["", "<ABxxZ", "<ABxxZ, <ACqY"], {"<ABxxZ,<": "<ABxxZ,"}),
+        (Form.TagsWithSeparator(TAGS, ", ", stop_after_first=True), ["", "<ACqY"], {"<ACqY,": "<ACqY"}),
+        (Form.TagsWithSeparator(TAGS, "", at_least_one=True), ["<ABxxZ<ACqY"], {"<ACqY ": "<ACqY"}),
+        (
+            Form.Tag("<t>", Form.AnyText(), "</t>") + Form.ConstString("E"),
+            ["<t>a</E</t>E", "<t></t>E"],
+            {"<t>a</t></t>": "<t>a</t>"},
+        ),
+        (Form.Tag("<t>", Form.TriggeredTags(["<A"], TAGS), "</t>"), ["<t>a<ABxxZ</t>"], {"<t>a<AD": "<t>a<A"}),
+        (
+            Form.QwenXMLParametersFormat(FUNCTION),
+            [
+                "<parameter=name>Bob <x></parameter><parameter=n>\n12\n</parameter>",
+                "<parameter=name>B</parameter>\n<parameter=n>1</parameter>\n<parameter=kind>b</parameter>",
+                "<parameter=name></parameter><parameter=n>1</parameter><parameter=code>xz</parameter>",
+            ],
+            {"<parameter=n>": "<parameter=n", "<parameter=name>B</parameter></": "<parameter=name>B</parameter><"},
+        ),
+        (
+            Form.QwenXMLParametersFormat('{"type": "object"}'),
+            ["", "<parameter=a>b</parameter>"],
+            {"<parameter=1": None},
+        ),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_tags(form: Any, complete: list[str], refused: dict[str, str | None]) -> None:
+    """Texts that a grammar describes, and those that leave it, with the part until then."""
+    llguidance = pytest.importorskip("llguidance")
+    tokenizer = llguidance.LLTokenizer("byte")
+    grammar = llguidance.LLMatcher.grammar_from_lark(as_lark(form))
+    for text, until in {**{text: text for text in complete}, **refused}.items():
+        matcher = llguidance.LLMatcher(tokenizer, grammar, log_level=0)
+        assert not matcher.is_error()
+        taken = ""
+        for character in text:
+            if not matcher.consume_token(*tokenizer.tokenize_str(character)):
+                break
+            taken += character
+        assert taken == (text[:-1] if until is None else until)
+        assert text in refused or matcher.is_accepting()
 
 
 def test_wrong_uses() -> None:
@@ -195,6 +297,19 @@ def test_errors_of_generations(pipelines: Pipelines) -> None:
         (Form(json_schema="{"), {}, "the grammar cannot be read: the JSON schema is no JSON"),
         (Form(grammar="root ::= ("), {}, "the grammar cannot be read: "),
         (Form(json_schema='{"type": "object"}'), {}, "the text cannot follow the grammar: no token"),
+        (Form(json_schema='{"type": "object"}'), {}, "the text cannot follow the grammar: .*got '{'"),  # no such token
+        (Form(structural_tags_config='{"type": ["a"]}'), {}, "the structural tag .* cannot be read: "),
+        (Form(structural_tags_config="[" * 9999), {}, r"'\[.* is no JSON: "),
+        (
+            Form(structural_tags_config=Form.QwenXMLParametersFormat("[]")),
+            {},
+            r"the JSON schema of an object, not \[\]",
+        ),
+        (
+            Form(structural_tags_config=Form.QwenXMLParametersFormat('{"properties": {"a": {"enum": 3}}}')),
+            {},
+            "an enum that is no list, or a pattern that is no text",
+        ),
         (Form(), {}, "exactly one field of StructuredOutputConfig must be set, not none"),
         (Form(regex="a"), {"num_beams": 2}, "beam search does not follow a structured_output_config"),
     ):
