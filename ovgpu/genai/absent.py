@@ -23,12 +23,6 @@ REASONS = {
     "every token attends to all that the model lets it see": """
         AggregationMode CacheEvictionConfig KVCrushAnchorPointMode KVCrushConfig SparseAttentionConfig
         SparseAttentionMode""",
-    "grammars are a JSON schema, a regular expression, EBNF, or made of such parts": """
-        StructuralTagItem StructuralTagsConfig""",
-    "results are not parsed": """
-        DeepSeekR1ReasoningIncrementalParser DeepSeekR1ReasoningParser IncrementalParser Llama3JsonToolParser
-        Llama3PythonicToolParser Parser Phi4ReasoningIncrementalParser Phi4ReasoningParser ReasoningIncrementalParser
-        ReasoningParser TextParserStreamer VLLMParserWrapper""",
     "LoRA adapters are not applied": "Adapter AdapterConfig",
 }
 """Names by the reason why they are not there."""

@@ -13,7 +13,7 @@ import pytest
 import ovgpu
 import ovgpu.genai as ov_genai
 from ovgpu.genai import generation
-from ovgpu.genai.decoder import convolution_columns
+from ovgpu.genai.decoder import DecoderInputs, convolution_columns
 from ovgpu.genai.metrics import RawPerfMetrics
 from ovgpu.genai.sampling import Sampler, Sampling
 from ovgpu.genai.stops import Stops
@@ -181,9 +181,11 @@ def test_mamba_takes_one_token_at_a_time(pipelines: Pipelines) -> None:
         pipelines("llama", "CPU", "mamba").generate("a", max_new_tokens=3)
 
 
-def test_columns_of_no_state() -> None:
+def test_cache_position_of_other_models() -> None:
+    """The positions of the new tokens."""
     net = Net()
     for name in ("input_ids", "cache_position"):
         net.result(net.parameter("i64", (-1,), name))
-    with pytest.raises(ovgpu.Error, match="the model has the input cache_position, but no state of a convolution"):
-        convolution_columns(ovgpu.Core().read_model(*net.build()))
+    model = ovgpu.Core().read_model(*net.build())
+    inputs = DecoderInputs(model.inputs, convolution_columns(model))
+    assert [inputs.next([row])[1].tolist() for row in ([5, 6, 7], [8])] == [[0, 1, 2], [3]] and not inputs.one_by_one

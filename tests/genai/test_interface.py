@@ -41,33 +41,20 @@ def test_members() -> None:
     records += ("VLMDecodedResults", "VideoMetadata")
     made |= {name: getattr(ovgpu.genai, name)() for name in records}
     made["ASRDecodedResults"] = ovgpu.genai.ASRDecodedResults([], [], [], ovgpu.genai.ASRPerfMetrics())
-    made["StructuredOutputConfig"] = ovgpu.genai.StructuredOutputConfig()
     made["SchedulerConfig"] = ovgpu.genai.SchedulerConfig()
     made["GenerationResult"] = ovgpu.genai.GenerationResult(
         0, [], [], ovgpu.genai.GenerationStatus.FINISHED, ovgpu.genai.PerfMetrics()
     )
-    enums = (
-        ovgpu.genai.StopCriteria,
-        ovgpu.genai.StreamingStatus,
-        ovgpu.genai.GenerationFinishReason,
-        ovgpu.genai.GenerationStatus,
-    )
     forms = ("StructuredOutputConfig", "StructuralTagsConfig", "StructuralTagItem")
     made |= {name: getattr(ovgpu.genai, name)() for name in forms}
-    enums = (ovgpu.genai.StopCriteria, ovgpu.genai.StreamingStatus, ovgpu.genai.GenerationFinishReason)
-    made |= {kind.__name__: next(iter(kind)) for kind in enums}
+    made |= {kind.__name__: next(iter(kind)) for kind in ENUMERATIONS}
     for name in ovgpu.genai.__all__:
         found = made.get(name, getattr(ovgpu.genai, name))
         assert not [member for member in RECORD["classes"].get(name, ()) if not hasattr(found, member)], name
 
 
 def test_enumerations() -> None:
-    for kind in (
-        ovgpu.genai.StopCriteria,
-        ovgpu.genai.StreamingStatus,
-        ovgpu.genai.GenerationFinishReason,
-        ovgpu.genai.GenerationStatus,
-    ):
+    for kind in ENUMERATIONS:
         names = {name for name in RECORD["classes"][kind.__name__] if name.isupper()}
         assert {member.name for member in kind} == names
         assert [kind(int(member)) for member in kind] == [*kind] and next(iter(kind)) != 0
