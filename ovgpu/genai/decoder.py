@@ -14,17 +14,17 @@ import numpy as np
 from ovgpu.api.core import CompiledModel, Core
 from ovgpu.batching import SequenceBatcher
 from ovgpu.batching.sequence_batcher import MAX_SEQUENCES
-from ovgpu.errors import Error
+from ovgpu.errors import Error, OpError
 from ovgpu.genai.batch import fix_batch
 from ovgpu.genai.places import Places, Requests, Sequences
-from ovgpu.genai.sampling import HISTORY, Array, add_sampling
+from ovgpu.genai.sampling import HISTORY, Array, Sampler, Sampling, add_sampling
 from ovgpu.genai.sampling import INPUTS as SAMPLING_INPUTS
 from ovgpu.model import Model, Output
 from ovgpu.model.ports import port_names
 from ovgpu.passes.keep_last_logits import keep_last_logits
 
 MAX_PROPOSED = 15  # tokens that an assistant proposes: with one more, an inference is still a decode step
-COLUMNS = "cache_position"
+COLUMNS = "cache_position"  # input of Mamba: the columns of its states of convolutions that tokens fill
 INPUTS = ("input_ids", "attention_mask", "position_ids", "beam_idx", "token_type_ids", COLUMNS)
 EXPORT = "export it with `optimum-cli export openvino --task text-generation-with-past`, which makes one with state"
 
@@ -60,40 +60,41 @@ def prepare(model: Model, penalties: bool, known: Sequence[str] = INPUTS) -> int
     Raises: Error for a model that generates no text, see `find_logits`.
     """
     logits = find_logits(model, known)
+    logits = find_logits(model, known)
+    if COLUMNS in port_names(model.inputs) and not convolution_columns(model):
+        raise Error(f"the model has the input {COLUMNS}, but no states of convolutions, whose columns that numbers")
     fix_batch(model)
     keep_last_logits(model, logits)
     return add_sampling(model, logits, penalties)
 
 
 def convolution_columns(model: Model) -> int:
-    """Return the number of columns of the convolution states that Mamba has, which its `COLUMNS` numbers; else 0."""
-    if COLUMNS in port_names(model.inputs):
-        for node in model.ops:
-            if node.op.name == "ReadValue" and ".conv." in node.op.variable_id:  # type: ignore[attr-defined]
-                shape = node.ports[0].partial_shape
-                if shape.rank.is_static and len(shape) == 3 and shape[2].is_static:
-                    return shape[2].get_length()
+    """Return the number of columns in the states of convolutions; 0 for a model without such states.
+
+    optimum-intel names these states [batch, channels, columns].
+    """
+    for node in model.ops:
+        if node.op.name == "ReadValue" and ".conv." in node.op.variable_id:  # type: ignore[attr-defined]
+            shape = node.ports[0].partial_shape
+            if shape.rank.is_static and len(shape) == 3 and shape[2].is_static:
+                return shape[2].get_length()
     return 0
 
 
 class DecoderInputs:
     """Inputs of a decoder for a text, or for several of equal length, which grow from call to call.
 
-    ``columns`` are `convolution_columns`. A model that has them takes one token at a time after the first call.
+    ``columns`` are `convolution_columns`. A model that is ``one_by_one`` takes one token at a time after the first
+    call, and its mask is for the new tokens alone.
     """
 
-    def __init__(self, ports: Sequence[Output], columns: int = 0) -> None:
+    def __init__(self, ports: Sequence[Output], columns: int = 0, one_by_one: bool = False) -> None:
         names = port_names(ports)
         self._ports = [
             (i, names[i], port) for i, port in enumerate(ports) if names[i] not in {**SAMPLING_INPUTS, **HISTORY}
         ]
-        self._columns = columns
+        self._columns, self.one_by_one = columns, one_by_one
         self._past = 0
-
-    @property
-    def one_by_one(self) -> bool:
-        """True if the model takes one token at a time after the first call."""
-        return self._columns > 0
 
     def drop(self, count: int) -> None:
         """Take back the last tokens."""
@@ -111,15 +112,13 @@ class DecoderInputs:
             dtype = np.dtype(np.int64) if port.element_type.is_dynamic() else port.element_type.storage
             if name == "input_ids":
                 arrays[index] = np.array(rows, dtype)
-            elif name == "attention_mask":  # that of Mamba is for the new tokens alone
-                arrays[index] = np.ones((batch, count if self._columns else self._past), dtype)
+            elif name == "attention_mask":
+                arrays[index] = np.ones((batch, count if self.one_by_one else self._past), dtype)
             elif name == "position_ids":  # [3, batch, count] in Qwen-VL, whose three positions of a text are equal
                 first = [d.get_length() if d.is_static else 3 for d in port.partial_shape][:-2]
                 arrays[index] = np.resize(np.arange(begin, self._past, dtype=dtype), (*first, batch, count))
-            elif name == COLUMNS and self._columns:  # a prompt fills all; later tokens move them, and fill the last one
+            elif name == COLUMNS:  # a prompt fills all columns; later tokens move them, and fill the last one
                 arrays[index] = np.arange(self._columns - 1 if begin else 0, self._columns, dtype=dtype)
-            elif name == COLUMNS:  # in other models, the positions
-                arrays[index] = np.arange(begin, self._past, dtype=dtype)
             else:
                 arrays[index] = np.array(parents, dtype) if name == "beam_idx" else np.zeros((batch, count), dtype)
         return arrays
@@ -149,13 +148,13 @@ class Decoder:
     def __init__(self, model: Model, device: str, properties: Mapping[str, Any]) -> None:
         """Compile ``model`` for texts without penalties. Raises: Error for a model that `prepare` refuses."""
         self._source, self._device, self._properties = model, device, dict(properties)
-        self._columns = convolution_columns(model)
+        self._columns, self._one_by_one = convolution_columns(model), False
         self._choosers: dict[bool, Chooser] = {}
         self._batchers: dict[bool, SequenceBatcher | None] = {}  # by whether there are penalties
         self._beams: tuple[Any, Sequence[Output], int] | None = None
         self._verifier: tuple[Any, Sequence[Output], int] | None = None
         self._making = threading.RLock()
-        self.chooser(penalties=False)
+        self._one_by_one = self._takes_one_by_one(self.chooser(penalties=False))
 
     @property
     def vocabulary(self) -> int:
@@ -212,10 +211,11 @@ class Decoder:
         """Return the batcher of a chooser, which the first call makes; None if the model mixes the rows of a batch."""
         with self._making:
             if penalties not in self._batchers:
-                axes = {COLUMNS: None} if self._columns else {}
                 try:
+                    compiled = self.chooser(penalties).compiled
+                    shared = {COLUMNS: None} if COLUMNS in port_names(compiled.inputs) else {}
                     self._batchers[penalties] = SequenceBatcher(
-                        self.chooser(penalties).compiled, MAX_SEQUENCES, max_wait_ms=0, batch_axes=axes
+                        compiled, MAX_SEQUENCES, max_wait_ms=0, batch_axes=shared
                     )
                 except Error:
                     self._batchers[penalties] = None
@@ -223,7 +223,7 @@ class Decoder:
 
     def inputs(self, ports: Sequence[Output]) -> DecoderInputs:
         """Return the inputs of an empty text, or of a batch of empty rows. ``ports`` are those of a compiled form."""
-        return DecoderInputs(ports, self._columns)
+        return DecoderInputs(ports, self._columns, self._one_by_one)
 
     def _prepare(self, model: Model, penalties: bool) -> int:
         """Rewrite a model in place for `chooser`, and return the index of the output with the tokens."""
@@ -234,6 +234,23 @@ class Decoder:
         logits = find_logits(model, self.known)
         keep_last_logits(model, logits)
         return logits
+
+    def _takes_one_by_one(self, chooser: Chooser) -> bool:
+        """Return whether the model takes one token at a time after the prompt, with a mask for it alone.
+
+        Mamba's and Zamba2's do. Zamba2's has the inputs and states of others, so that it is tried with two tokens.
+        """
+        ports = chooser.compiled.inputs
+        if not self._columns or COLUMNS in port_names(ports):
+            return self._columns > 0
+        inputs, sampler = DecoderInputs(ports), Sampler(ports, Sampling(), 0)
+        chooser.request.reset_state()
+        try:
+            for _ in range(2):
+                chooser.request.infer(inputs.next([[0]]) | sampler.next())
+        except OpError:  # the mask does not fit
+            return True
+        return False
 
     def _compile(self, model: Model) -> CompiledModel:
         core = Core()
@@ -282,8 +299,7 @@ class Retractable:
         """Raises: Error for a model that takes one token at a time."""
         if inputs.one_by_one:
             raise Error(
-                f"assisted generation needs a model that takes several tokens at a time. One with the input {COLUMNS} "
-                f"takes one"
+                "assisted generation needs a model that takes several tokens at a time: this one, like Mamba, takes one"
             )
         self._request, self._inputs = request, inputs
         self._session = request._session

@@ -2,7 +2,11 @@
 
 Run it in an environment with openvino_genai, in the folder of the project:
 
-    python -m tests.genai.compare_wheel [MODEL ...]
+    python -m tests.genai.compare_wheel [MODEL or FOLDER ...]
+
+A FOLDER has a model and the tokenizer of the tests; `tests.genai.catalogue` makes such. Models run alone, with prompt
+lookup, and with a draft model, which is that of FOLDER_int4, if it exists, or else the model itself. With --sdpa,
+openvino_genai computes them with its backend for SDPA, as it ignores some of their layers by default.
 
 Prints each outcome that differs, and at last the number of those that agree. The exit code is 1 if one differs.
 """
@@ -10,12 +14,14 @@ Prints each outcome that differs, and at last the number of those that agree. Th
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from tests.genai import generation_cases
+from tests.genai.stepwise import Stepwise
 
 DECODERS = (
     "gemma2",
@@ -30,6 +36,7 @@ DECODERS = (
     "qwen3",
 )
 EXACT = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"}
+OWN = {"INFERENCE_PRECISION_HINT": "f32"}
 ABSOLUTE, RELATIVE = 2e-3, 1e-3  # of scores; `tests.models` allows logits of compressed weights the same
 
 
@@ -42,7 +49,52 @@ def agree(found: Any, expected: Any) -> bool:
     return bool(found == expected)
 
 
-def compare(model: str) -> tuple[int, int]:
+def outcomes(genai: Any, tensor: Any, folder: Path, draft: Path, properties: dict[str, Any]) -> dict[str, Any]:
+    """Return the outcomes of all cases, of chats, and of generations with an assistant."""
+    pipeline = genai.LLMPipeline(folder, "CPU", **properties)
+    found = generation_cases.outcomes(genai, tensor, pipeline) | generation_cases.chats(genai, pipeline)
+    for name, own, keywords in (
+        ("lookup", {"prompt_lookup": True}, {"num_assistant_tokens": 3, "max_ngram_size": 2}),
+        ("draft", {"draft_model": genai.draft_model(draft, "CPU", **properties)}, {}),
+    ):
+        cases = [(inputs, {**options, **keywords}) for inputs, options in generation_cases.ASSISTED]
+        try:
+            assisted = genai.LLMPipeline(folder, "CPU", **own, **properties)
+            of_cases = generation_cases.outcomes(genai, tensor, assisted, cases, keywords)
+        except RuntimeError:
+            of_cases = {generation_cases.name_of(case): "RuntimeError" for case in cases}
+        found |= {f"{name}: {case}": outcome for case, outcome in of_cases.items()}
+    return found
+
+
+def is_refused(folder: Path, properties: dict[str, Any]) -> bool:
+    """Return whether openvino_genai generates no text with a model, such as one without position_ids."""
+    import openvino_genai
+
+    try:
+        openvino_genai.LLMPipeline(folder, "CPU", **properties).generate("a", max_new_tokens=1)
+    except RuntimeError:
+        return True
+    return False
+
+
+def token_by_token(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return texts that OpenVINO computes alone, and those of an `LLMPipeline` for all prompts at once."""
+    import ovgpu.genai as ours
+
+    pipeline, judge = ours.LLMPipeline(folder, "CPU", **OWN), Stepwise(folder / "openvino_model.xml")
+    tokenizer = pipeline.get_tokenizer()
+    prompts = ["", *generation_cases.OTHERS, generation_cases.REPEATED]
+    rows = [tokenizer.encode(prompt).input_ids.data[0].tolist() for prompt in prompts]
+    expected, found = dict[str, Any](), dict[str, Any]()
+    for penalties in ({}, {"repetition_penalty": 1.5, "frequency_penalty": 0.5}):
+        name = f"{prompts}, {penalties}"
+        expected[name] = [tokenizer.decode(judge.greedy(row, 12, **penalties)) for row in rows]
+        found[name] = pipeline.generate(prompts, **generation_cases.PLAIN, **penalties).texts
+    return expected, found
+
+
+def compare(model: str, sdpa: bool = False) -> tuple[int, int]:
     """Return the number of cases, and of those that differ, which are printed."""
     import openvino
     import openvino_genai
@@ -51,15 +103,23 @@ def compare(model: str) -> tuple[int, int]:
     import ovgpu.genai as ours
 
     with tempfile.TemporaryDirectory() as name:
-        folder = generation_cases.make_folder(model, Path(name))
-        (folder / "tokenizer.json").unlink()  # both use openvino_tokenizers: bytes that are no UTF-8 differ elsewhere
-        found, expected = (
-            generation_cases.outcomes(genai, tensor, genai.LLMPipeline(folder, "CPU", **properties))
-            for genai, tensor, properties in (
-                (ours, ovgpu.Tensor, {"INFERENCE_PRECISION_HINT": "f32"}),
-                (openvino_genai, openvino.Tensor, EXACT),
-            )
-        )
+        folder, draft = Path(name) / "model", Path(name) / "draft"
+        if model in DECODERS:
+            generation_cases.make_folder(model, folder)
+        else:
+            shutil.copytree(model, folder)
+        smaller = Path(f"{model}_int4")
+        shutil.copytree(smaller if smaller.is_dir() else folder, draft)
+        for path in (folder, draft):
+            # both use openvino_tokenizers: bytes that are no UTF-8 differ elsewhere
+            (path / "tokenizer.json").unlink()
+        backend = {"ATTENTION_BACKEND": "SDPA"} if sdpa else {}
+        if is_refused(folder, {**EXACT, **backend}):
+            print(f"{model}: openvino_genai refuses it, and OpenVINO computes it token by token")
+            expected, found = token_by_token(folder)
+        else:
+            expected = outcomes(openvino_genai, openvino.Tensor, folder, draft, {**EXACT, **backend})
+            found = outcomes(ours, ovgpu.Tensor, folder, draft, OWN)
     differing = 0
     for case, outcome in expected.items():
         if not agree(json.loads(json.dumps(found[case])), json.loads(json.dumps(outcome))):
@@ -71,8 +131,8 @@ def compare(model: str) -> tuple[int, int]:
 def main() -> None:
     """Compare the models of the command line, or all."""
     total = wrong = 0
-    for model in sys.argv[1:] or DECODERS:
-        cases, differing = compare(model)
+    for model in [name for name in sys.argv[1:] if name != "--sdpa"] or DECODERS:
+        cases, differing = compare(model, "--sdpa" in sys.argv)
         print(f"{model}: {cases - differing} of {cases} agree", flush=True)
         total, wrong = total + cases, wrong + differing
     print(f"{total - wrong} of {total} agree")

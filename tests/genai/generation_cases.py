@@ -215,7 +215,6 @@ ASSISTED: list[tuple[Any, dict[str, Any]]] = [
     ({"ids": [REPEATED]}, {**PLAIN, "repetition_penalty": 1.5}),
     ({"ids": [REPEATED]}, {**PLAIN, "presence_penalty": 0.5, "frequency_penalty": 0.25}),
     ({"ids": [REPEATED], "stop": 7}, {"max_new_tokens": 12}),
-    ({"ids": [PROMPT], "stop_text": [7, 9]}, PLAIN),
     ([REPEATED, *OTHERS], PLAIN),
 ]
 """Inputs and keywords of generations with an assistant."""

@@ -4,6 +4,7 @@ token by token."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import cache
 from typing import Any
 
@@ -13,26 +14,25 @@ import pytest
 import ovgpu
 import ovgpu.genai as ov_genai
 from ovgpu.genai import generation
-from ovgpu.genai.decoder import DecoderInputs, convolution_columns
+from ovgpu.genai.decoder import Decoder
 from ovgpu.genai.metrics import RawPerfMetrics
-from ovgpu.genai.sampling import Sampler, Sampling
 from ovgpu.genai.stops import Stops
 from tests.genai.generation_cases import make_folder, model_path
-from tests.harness import judge
+from tests.genai.stepwise import Stepwise
 from tests.harness.ir import Net
+from tests.harness.layers import add, broadcast, convert, gather, i64, mul, relu, shape_of
 
 pytest.importorskip("tokenizers")
 
 EXACT = {"INFERENCE_PRECISION_HINT": "f32"}
 MODELS = ("mamba", "lfm2")
-COLUMNS = 4  # of Mamba's states of convolutions
 PROMPTS = [
     "",
     "a",
     "ab",
     "To be, or not to be, or not",
     "Hello, World! ",
-]  # with <s>, one has fewer tokens than columns
+]  # with <s>, some have fewer tokens than the convolution
 PLAIN = {"max_new_tokens": 10, "ignore_eos": True, "apply_chat_template": False}
 PENALISED = {"repetition_penalty": 1.5, "presence_penalty": 0.5, "frequency_penalty": 0.25}
 Pipelines = Callable[..., ov_genai.LLMPipeline]
@@ -54,38 +54,8 @@ def pipelines(tmp_path_factory: pytest.TempPathFactory) -> Pipelines:
 
 
 @cache
-def request(model: str) -> Any:
-    core: Any = judge.core()
-    return core.compile_model(core.read_model(model_path(model)), "CPU", judge.CONFIG).create_infer_request()
-
-
-@cache
-def logits(model: str, prompt: tuple[int, ...], tokens: tuple[int, ...]) -> Array:
-    """Return OpenVINO's logits after a prompt and later tokens, which it gets one by one."""
-    one = request(model)
-    names = {port.get_any_name() for port in one.model_inputs}
-    one.reset_state()
-    past = 0
-    for new in (prompt, *((token,) for token in tokens)):
-        past += len(new)
-        inputs = {
-            "input_ids": np.array([new]),
-            "attention_mask": np.ones((1, len(new) if model == "mamba" else past), np.int64),
-            "cache_position": np.arange(COLUMNS) if past == len(prompt) else np.array([COLUMNS - 1]),
-            "beam_idx": np.zeros(1, np.int32),
-        }
-        one.infer({name: array for name, array in inputs.items() if name in names})
-    found: Array = one.get_tensor("logits").data[0, -1].copy()
-    return found
-
-
-def greedy(model: str, prompt: Sequence[int], count: int, **penalties: float) -> list[int]:
-    """Return the tokens after a prompt by OpenVINO's logits."""
-    tokens: list[int] = []
-    sampler = Sampler((), Sampling(**penalties), 0, prompt=prompt)
-    for _ in range(count):
-        tokens.append(sampler.choose(logits(model, tuple(prompt), tuple(tokens)), tokens)[0])
-    return tokens
+def stepwise(model: str) -> Stepwise:
+    return Stepwise(model_path(model))
 
 
 def rows_of(pipeline: ov_genai.LLMPipeline, prompts: Sequence[str]) -> list[list[int]]:
@@ -98,7 +68,7 @@ def test_texts(model: str, penalties: dict[str, float], pipelines: Pipelines) ->
     """Texts alone, and several of unequal length: no text sees the padding or the states of another."""
     pipeline = pipelines(model)
     decode = pipeline.get_tokenizer().decode
-    expected = [decode(greedy(model, row, 10, **penalties)) for row in rows_of(pipeline, PROMPTS)]
+    expected = [decode(stepwise(model).greedy(row, 10, **penalties)) for row in rows_of(pipeline, PROMPTS)]
     assert len({*expected}) == len(expected)
     assert [pipeline.generate(prompt, **PLAIN, **penalties) for prompt in PROMPTS] == expected
     assert pipeline.generate(PROMPTS, **PLAIN, **penalties).texts == expected
@@ -119,9 +89,9 @@ def test_beams(model: str, pipelines: Pipelines) -> None:
         def step(self, rows: Sequence[Sequence[int]], parents: Sequence[int]) -> Array:
             if rows != [row]:
                 self.texts = tuple((*self.texts[parent], *new) for parent, new in zip(parents, rows))
-            return np.stack([logits(model, tuple(row), text) for text in self.texts])
+            return np.stack([stepwise(model).logits(row, text) for text in self.texts])
 
-    class Stepwise:
+    class Alone:
         log_probabilities = False
 
         def beams(self) -> Texts:
@@ -129,8 +99,8 @@ def test_beams(model: str, pipelines: Pipelines) -> None:
 
     options = {"max_new_tokens": 6, "num_beams": 4, "num_beam_groups": 2, "diversity_penalty": 0.5}
     config = ov_genai.GenerationConfig(**options, num_return_sequences=4, eos_token_id=2)
-    stepwise: Any = Stepwise()
-    expected = generation.generate(stepwise, [row], config, Stops(config, None), None, RawPerfMetrics())
+    alone: Any = Alone()
+    expected = generation.generate(alone, [row], config, Stops(config, None), None, RawPerfMetrics())
     found = pipeline.generate(ovgpu.Tensor(np.array([row])), config)
     assert found.tokens == [text.tokens for text in expected.texts]
     assert found.scores == pytest.approx([text.score for text in expected.texts], abs=1e-3)
@@ -140,7 +110,7 @@ def test_beams(model: str, pipelines: Pipelines) -> None:
 def test_on_a_card(model: str, pipelines: Pipelines, emulated: str) -> None:
     pipeline = pipelines(model, emulated)
     prompts, options = PROMPTS[1:4:2], {**PLAIN, "max_new_tokens": 4}
-    expected = [greedy(model, row, 4) for row in rows_of(pipeline, prompts)]
+    expected = [stepwise(model).greedy(row, 4) for row in rows_of(pipeline, prompts)]
     ids = pipeline.get_tokenizer().encode(prompts[1])
     assert pipeline.generate(ids, **options).tokens == expected[1:]
     assert pipeline.generate(prompts, **options).texts == [pipeline.get_tokenizer().decode(row) for row in expected]
@@ -181,11 +151,32 @@ def test_mamba_takes_one_token_at_a_time(pipelines: Pipelines) -> None:
         pipelines("llama", "CPU", "mamba").generate("a", max_new_tokens=3)
 
 
-def test_cache_position_of_other_models() -> None:
-    """The positions of the new tokens."""
+@pytest.mark.parametrize("one_by_one", [False, True])
+def test_masks_of_new_tokens(one_by_one: bool) -> None:
+    """Zamba2 has the inputs and states of other models, but its mask has as many tokens as its input."""
     net = Net()
-    for name in ("input_ids", "cache_position"):
-        net.result(net.parameter("i64", (-1,), name))
-    model = ovgpu.Core().read_model(*net.build())
-    inputs = DecoderInputs(model.inputs, convolution_columns(model))
-    assert [inputs.next([row])[1].tolist() for row in ([5, 6, 7], [8])] == [[0, 1, 2], [3]] and not inputs.one_by_one
+    ids, mask = (net.parameter("i64", (-1, -1), name) for name in ("input_ids", "attention_mask"))
+    hidden = gather(net, net.const(np.eye(8, dtype=np.float32)), ids)
+    flags = convert(net, broadcast(net, mask, shape_of(net, ids)), "f32")
+    masked = mul(net, hidden, net.layer("Unsqueeze", "opset1", [flags, i64(net, [2])]))
+    net.result(net.layer("Relu", "opset1", [masked if one_by_one else hidden], names=["logits"]))
+    state = net.read_value("past.conv.0", "f32", (1, 8, 4), net.const(np.zeros((1, 8, 4), np.float32)))
+    net.assign("past.conv.0", relu(net, state))
+    decoder = Decoder(ovgpu.Core().read_model(*net.build()), "CPU", {})
+    inputs = decoder.inputs(decoder.chooser(False).compiled.inputs)
+    assert [inputs.next([row])[1].shape[1] for row in ([1, 2, 3], [4])] == [3, 1 if one_by_one else 4]
+    with pytest.raises(ovgpu.Error, match="takes several tokens") if one_by_one else nullcontext():
+        decoder.verifier()
+
+
+def test_columns_of_no_state() -> None:
+    net = Net()
+    ids, columns = (
+        net.parameter("i64", shape, name) for shape, name in (((-1, -1), "input_ids"), ((-1,), "cache_position"))
+    )
+    hidden = gather(net, net.const(np.eye(8, dtype=np.float32)), ids)
+    net.result(add(net, hidden, convert(net, gather(net, columns, 0), "f32")), "logits")
+    state = net.read_value("s", "f32", (1, 8), net.const(np.zeros((1, 8), np.float32)))
+    net.assign("s", relu(net, state))
+    with pytest.raises(ovgpu.Error, match="the model has the input cache_position, but no states of convolutions"):
+        Decoder(ovgpu.Core().read_model(*net.build()), "CPU", {})
