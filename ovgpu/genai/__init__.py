@@ -3,6 +3,7 @@
 from typing import Any
 
 from ovgpu.genai.absent import ABSENT, absent
+from ovgpu.genai.adapters import Adapter, AdapterConfig
 from ovgpu.genai.chat_history import ChatHistory
 from ovgpu.genai.enums import GenerationFinishReason, StopCriteria, StreamingStatus
 from ovgpu.genai.generation_config import GenerationConfig
@@ -49,6 +50,8 @@ __all__ = [
     "ASRPerfMetrics",
     "ASRPipeline",
     "ASRRawPerfMetrics",
+    "Adapter",
+    "AdapterConfig",
     "ChatHistory",
     "DecodedResults",
     "DeepSeekR1ReasoningIncrementalParser",

@@ -24,7 +24,6 @@ REASONS = {
     "requests join a batch in `ovgpu.SequenceBatcher`": """
         AggregationMode CacheEvictionConfig ContinuousBatchingPipeline GenerationResult GenerationStatus
         KVCrushAnchorPointMode KVCrushConfig SchedulerConfig SparseAttentionConfig SparseAttentionMode""",
-    "LoRA adapters are not applied": "Adapter AdapterConfig",
 }
 """Names by the reason why they are not there."""
 

@@ -127,8 +127,12 @@ class Decoder:
     log_probabilities = False
     """True if `beams` have log probabilities instead of logits."""
 
-    def __init__(self, model: Model, device: str, properties: Mapping[str, Any]) -> None:
-        """Compile ``model`` for texts without penalties. Raises: Error for a model that `prepare` refuses."""
+    def __init__(self, model: Model, device: str, properties: Mapping[str, Any], donor: Decoder | None = None) -> None:
+        """Compile ``model`` for texts without penalties. It takes the constants of ``donor`` that it has, too.
+
+        Raises: Error for a model that `prepare` refuses.
+        """
+        self._donor = donor
         self._source, self._device, self._properties = model, device, dict(properties)
         self._choosers: dict[bool, Chooser] = {}
         self._batchers: dict[bool, SequenceBatcher | None] = {}  # by whether there are penalties
@@ -215,7 +219,8 @@ class Decoder:
 
     def _compile(self, model: Model) -> CompiledModel:
         core = Core()
-        core._donors = [one for chooser in self._choosers.values() for one in chooser.compiled._compilations]
+        choosers = self._choosers or ({} if self._donor is None else self._donor._choosers)
+        core._donors = [one for chooser in choosers.values() for one in chooser.compiled._compilations]
         return core.compile_model(model, self._device, self._properties)
 
     def beams(self) -> Beams:

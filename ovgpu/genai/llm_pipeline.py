@@ -9,6 +9,7 @@ from typing import Any
 
 from ovgpu.api.core import Core
 from ovgpu.errors import Error
+from ovgpu.genai.adapters import MOST_SETS, Adapter, AdapterConfig, add_adapters
 from ovgpu.genai.assisted import Assistant, DraftModel, PromptLookup, generate_assisted
 from ovgpu.genai.assisted_metrics import AssistedRecord, SDPerModelsPerfMetrics
 from ovgpu.genai.chat_history import ChatHistory
@@ -26,6 +27,7 @@ from ovgpu.genai.streamers import TextParserStreamer, as_streamer
 from ovgpu.genai.tokenizer import Tokenizer
 from ovgpu.genai.turns import Turns
 
+Pairs = tuple[tuple[Adapter, float], ...]
 DRAFTED = 5  # tokens that a draft model proposes by default
 DEPRECATED = "start_chat() and finish_chat() are deprecated: call generate() with a ChatHistory"
 
@@ -39,8 +41,9 @@ class LLMPipeline:
       tensor with the contents of the .bin
 
     Properties are those of `Core.compile_model`, and ``prompt_lookup=True`` or ``draft_model=draft_model(...)`` for
-    assisted generation, which gives the same texts in fewer inferences of the model. Threads may share a pipeline: it
-    runs one generation at a time.
+    assisted generation, which gives the same texts in fewer inferences of the model. ``adapters`` (an `AdapterConfig`)
+    are applied unless generate() gets other ones; for each of the last four sets of these, a compiled model is kept.
+    Threads may share a pipeline: it runs one generation at a time.
 
     Raises: RuntimeError if a file is missing, or the model is no decoder with a state; TypeError for other arguments.
     """
@@ -52,8 +55,10 @@ class LLMPipeline:
         self._config = given.config
         if self._config.eos_token_id == -1 and self._tokenizer.get_eos_token_id() != -1:
             self._config.set_eos_token_id(self._tokenizer.get_eos_token_id())
-        model = Core().read_model(*given.model)
-        self._decoder = Decoder(model, given.device, given.properties)
+        self._model, self._device, self._properties = Core().read_model(*given.model), given.device, given.properties
+        self._adapters = _pairs(self._config.adapters)
+        self._decoder = self._with_adapters(self._adapters, None)
+        self._decoders: dict[Pairs, Decoder] = {}  # by other adapters, those used last at the end
         self._looks_up, self._draft = given.prompt_lookup, None
         if given.draft is not None:
             properties = {**given.properties, **given.draft.properties}
@@ -191,9 +196,10 @@ class LLMPipeline:
             raise Error("a streamer takes a single text, and not of beam search: leave it out, or generate one text")
         raw = RawPerfMetrics(chat_template_durations=prompts.templates, tokenization_durations=prompts.tokenizations)
         stops = Stops(config, self._tokenizer)
+        decoder = self._decoder_of(config.adapters)
         grammar, record = self._grammar(config, raw), AssistedRecord()
         if beams:
-            outcome = search(self._decoder, prompts.rows, config, stops, raw)
+            outcome = search(decoder, prompts.rows, config, stops, raw)
         elif self._looks_up or self._draft is not None:
             outcome = Outcome([])
             for row in prompts.rows:
@@ -201,15 +207,34 @@ class LLMPipeline:
                     assistant: Assistant = PromptLookup(config.max_ngram_size)
                 else:
                     assistant = DraftModel(self._draft, config.assistant_confidence_threshold, record)
-                found = generate_assisted(self._decoder, assistant, row, config, stops, writer, raw, grammar, record)
+                found = generate_assisted(decoder, assistant, row, config, stops, writer, raw, grammar, record)
                 outcome = Outcome(outcome.texts + found.texts, found.status)
             raw.inference_durations[:] = [sum(raw.inference_durations)]
         else:
-            outcome = generate(self._decoder, prompts.rows, config, stops, writer, raw, grammar)
+            outcome = generate(decoder, prompts.rows, config, stops, writer, raw, grammar)
         raw.m_times_to_first_token += [1e3 * time - 1e6 * start for time in raw.m_new_token_times[:1]]
         raw.generate_durations.append(microseconds_since(start))
         metrics = PerfMetrics(raw, self._load_time, len(prompts.rows[0]), self._compiler_times)
         return outcome, metrics, None if self._draft is None or beams else SDPerModelsPerfMetrics(metrics, record)
+
+    def _decoder_of(self, adapters: AdapterConfig | None) -> Decoder:
+        """Return the model with adapters, or with those of the pipeline."""
+        pairs = _pairs(adapters)
+        if adapters is None or pairs == self._adapters:
+            return self._decoder
+        found = self._decoders.pop(pairs, None) or self._with_adapters(pairs, self._decoder)
+        if len(self._decoders) == MOST_SETS:
+            del self._decoders[next(iter(self._decoders))]
+        self._decoders[pairs] = found
+        return found
+
+    def _with_adapters(self, pairs: Pairs, donor: Decoder | None) -> Decoder:
+        """Compile the model with adapters. It has the weights of ``donor``. Raises: RuntimeError if they do not fit."""
+        model = self._model
+        if pairs:
+            model = model.clone()
+            add_adapters(model, pairs)
+        return Decoder(model, self._device, self._properties, donor)
 
     def _grammar(self, config: GenerationConfig, raw: RawPerfMetrics) -> CompiledGrammar | None:
         """Return the grammar that texts follow, if there is one."""
@@ -226,6 +251,10 @@ class LLMPipeline:
         grammar = self._compiler.compile(form, config.stop_token_ids)
         raw.grammar_compile_times.append(microseconds_since(begin))
         return grammar
+
+
+def _pairs(adapters: AdapterConfig | None) -> Pairs:
+    return () if adapters is None else tuple(adapters.get_adapters_and_alphas())
 
 
 def _columns(outcome: Outcome, config: GenerationConfig) -> tuple[Any, Any, Any]:

@@ -21,7 +21,7 @@ TABLE = re.compile(r"(<!-- begin: written by `python -m tests.genai.table` -->\n
 DIFFERENCES = {
     "DecodedResults.extended_perf_metrics": "counts all proposed tokens",
     "EncodedResults.extended_perf_metrics": "counts all proposed tokens",
-    "GenerationConfig.adapters": "only None",
+    "AdapterConfig.Mode": "without effect",
     "GenerationConfig.pruning_ratio": "without effect",
     "GenerationConfig.relevance_weight": "without effect",
     "GenerationConfig.tree_depth": "checked, then refused by generate()",
