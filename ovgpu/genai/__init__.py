@@ -3,6 +3,7 @@
 from typing import Any
 
 from ovgpu.genai.absent import ABSENT, absent
+from ovgpu.genai.adapters import Adapter, AdapterConfig
 from ovgpu.genai.chat_history import ChatHistory
 from ovgpu.genai.continuous_batching_pipeline import ContinuousBatchingPipeline
 from ovgpu.genai.enums import GenerationFinishReason, GenerationStatus, StopCriteria, StreamingStatus
@@ -62,6 +63,8 @@ __all__ = [
     "ASRPerfMetrics",
     "ASRPipeline",
     "ASRRawPerfMetrics",
+    "Adapter",
+    "AdapterConfig",
     "AutoencoderKL",
     "CLIPTextModel",
     "ChatHistory",

@@ -23,7 +23,6 @@ REASONS = {
     "every token attends to all that the model lets it see": """
         AggregationMode CacheEvictionConfig KVCrushAnchorPointMode KVCrushConfig SparseAttentionConfig
         SparseAttentionMode""",
-    "LoRA adapters are not applied": "Adapter AdapterConfig",
 }
 """Names by the reason why they are not there."""
 

@@ -145,8 +145,12 @@ class Decoder:
     known: Sequence[str] = INPUTS
     """Names of inputs that a model may have."""
 
-    def __init__(self, model: Model, device: str, properties: Mapping[str, Any]) -> None:
-        """Compile ``model`` for texts without penalties. Raises: Error for a model that `prepare` refuses."""
+    def __init__(self, model: Model, device: str, properties: Mapping[str, Any], donor: Decoder | None = None) -> None:
+        """Compile ``model`` for texts without penalties. It takes the constants of ``donor`` that it has, too.
+
+        Raises: Error for a model that `prepare` refuses.
+        """
+        self._donor = donor
         self._source, self._device, self._properties = model, device, dict(properties)
         self._columns, self._one_by_one = convolution_columns(model), False
         self._choosers: dict[bool, Chooser] = {}
@@ -243,7 +247,7 @@ class Decoder:
         ports = chooser.compiled.inputs
         if not self._columns or COLUMNS in port_names(ports):
             return self._columns > 0
-        inputs, sampler = DecoderInputs(ports), Sampler(ports, Sampling(), 0)
+        inputs, sampler = DecoderInputs(ports), Sampler(ports, Sampling())
         chooser.request.reset_state()
         try:
             for _ in range(2):
@@ -254,7 +258,8 @@ class Decoder:
 
     def _compile(self, model: Model) -> CompiledModel:
         core = Core()
-        core._donors = [one for chooser in self._choosers.values() for one in chooser.compiled._compilations]
+        choosers = self._choosers or ({} if self._donor is None else self._donor._choosers)
+        core._donors = [one for chooser in choosers.values() for one in chooser.compiled._compilations]
         return core.compile_model(model, self._device, self._properties)
 
     def beams(self) -> Beams:

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from ovgpu.errors import Error
+from ovgpu.genai.adapters import AdapterConfig
 from ovgpu.genai.enums import StopCriteria
 from ovgpu.genai.fields import (
     UNLIMITED,
-    Absent,
     Configuration,
     Field,
     Flag,
@@ -36,6 +36,23 @@ class _Form(Field[StructuredOutputConfig | None]):
         return value
 
     def from_keyword(self, value: Any) -> StructuredOutputConfig | None:
+        if value is None:
+            raise TypeError
+        return self.checked(value)
+
+
+class _Adapters(Field[AdapterConfig | None]):
+    what = "None or an AdapterConfig"
+
+    def copied(self, value: AdapterConfig | None) -> AdapterConfig | None:
+        return None if value is None else value.copy()
+
+    def checked(self, value: Any) -> AdapterConfig | None:
+        if not isinstance(value, AdapterConfig | None):
+            raise TypeError
+        return self.copied(value)
+
+    def from_keyword(self, value: Any) -> AdapterConfig | None:
         if value is None:
             raise TypeError
         return self.checked(value)
@@ -80,6 +97,8 @@ class GenerationConfig(Configuration):
     Form of the text: ``structured_output_config`` (None or a `StructuredOutputConfig`). ``parsers`` (a list of
     `Parser`) read each text, one after the other.
 
+    Model: ``adapters`` (None or an `AdapterConfig`), by default those of the pipeline.
+
     Assisted generation: ``num_assistant_tokens`` (None or an integer), ``assistant_confidence_threshold``,
     ``max_ngram_size``; ``branching_factor`` and ``tree_depth`` of a tree search.
 
@@ -89,7 +108,7 @@ class GenerationConfig(Configuration):
 
     __slots__ = ()
 
-    adapters = Absent[Any](None)
+    adapters = _Adapters(None)
     apply_chat_template = Flag(True)
     assistant_confidence_threshold = Real(0.0)
     branching_factor = Integer(1)

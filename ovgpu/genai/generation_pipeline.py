@@ -102,6 +102,7 @@ class GenerationPipeline:
             raise Error("a streamer takes a single text, and not of beam search: leave it out, or generate one text")
         raw = RawPerfMetrics(chat_template_durations=prompts.templates, tokenization_durations=prompts.tokenizations)
         stops = Stops(config, self._tokenizer)
+        decoder = self._decoder_of(config)
         grammar, record = self._grammar(config, raw), AssistedRecord()
         if not beams and (self._looks_up or self._draft is not None):
             outcome = Outcome([], record=None if self._draft is None else record)
@@ -110,14 +111,20 @@ class GenerationPipeline:
                     assistant: Assistant = PromptLookup(config.max_ngram_size)
                 else:
                     assistant = DraftModel(self._draft, config.assistant_confidence_threshold, record)
-                found = generate_assisted(self._decoder, assistant, row, config, stops, writer, raw, grammar, record)
+                found = generate_assisted(decoder, assistant, row, config, stops, writer, raw, grammar, record)
                 outcome.texts, outcome.status = outcome.texts + found.texts, found.status
             raw.inference_durations[:] = [sum(raw.inference_durations)]
         else:
-            outcome = generate(self._decoder, prompts.rows, config, stops, writer, raw, grammar, self._limits)
+            outcome = generate(decoder, prompts.rows, config, stops, writer, raw, grammar, self._limits)
         raw.m_times_to_first_token += [1e3 * time - 1e6 * start for time in raw.m_new_token_times[:1]]
         raw.generate_durations.append(microseconds_since(start))
         return outcome, raw
+
+    def _decoder_of(self, config: GenerationConfig) -> Decoder:
+        """Return the decoder for a generation. Raises: Error for adapters."""
+        if config.adapters is not None and config.adapters.get_adapters():
+            raise Error(f"{type(self).__name__} applies no adapters")
+        return self._decoder
 
     def _grammar(self, config: GenerationConfig, raw: RawPerfMetrics) -> CompiledGrammar | None:
         """Return the grammar that texts follow, if there is one."""

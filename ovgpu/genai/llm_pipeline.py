@@ -8,6 +8,7 @@ from typing import Any
 
 from ovgpu.api.core import Core
 from ovgpu.errors import Error
+from ovgpu.genai.adapted_decoders import AdaptedDecoders
 from ovgpu.genai.assisted_metrics import assisted_metrics
 from ovgpu.genai.chat_history import ChatHistory
 from ovgpu.genai.decoder import Decoder
@@ -32,8 +33,10 @@ class LLMPipeline(GenerationPipeline):
       tensor with the contents of the .bin
 
     Properties are those of `Core.compile_model`, and ``prompt_lookup=True`` or ``draft_model=draft_model(...)`` for
-    assisted generation, which gives the same texts in fewer inferences of the model, and ``scheduler_config``, a
-    `SchedulerConfig` with limits for many texts. Threads may share a pipeline: it runs one generation at a time.
+    assisted generation, which gives the same texts in fewer inferences of the model. ``scheduler_config`` (a
+    `SchedulerConfig`) has limits for many texts. ``adapters`` (an `AdapterConfig`) are applied unless generate() gets
+    other ones; for each of the last four sets of these, a compiled model is kept. Threads may share a pipeline: it runs
+    one generation at a time.
 
     Raises: RuntimeError if a file is missing, or the model is no decoder with a state; TypeError for other arguments.
     """
@@ -41,7 +44,9 @@ class LLMPipeline(GenerationPipeline):
     def __init__(self, models_path: Any = None, *args: Any, **kwargs: Any) -> None:
         start = time.perf_counter()
         given = Arguments.of(models_path, args, kwargs)
-        decoder, draft = Decoder(Core().read_model(*given.model), given.device, given.properties), None
+        model = Core().read_model(*given.model)
+        self._decoders = AdaptedDecoders(model, given.device, given.properties, given.config.adapters)
+        decoder, draft = self._decoders.own, None
         if given.draft is not None:
             properties = {**given.properties, **given.draft.properties}
             draft = Decoder(Core().read_model(given.draft.path), given.draft.device or given.device, properties)
@@ -122,6 +127,10 @@ class LLMPipeline(GenerationPipeline):
         metrics = self._metrics(raw, prompts)
         extended = assisted_metrics(metrics, outcome.record)
         return DecodedResults(texts, outcome.scores, outcome.reasons, metrics, extended, parsed)
+
+    def _decoder_of(self, config: GenerationConfig) -> Decoder:
+        """Return the decoder with the adapters of a generation. Raises: Error if these do not fit the model."""
+        return self._decoders.of(config.adapters)
 
     def _metrics(self, raw: RawPerfMetrics, prompts: Prompts) -> PerfMetrics:
         return PerfMetrics(raw, self._load_time, len(prompts.rows[0]), self._compiler_times)

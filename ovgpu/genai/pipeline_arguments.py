@@ -16,7 +16,7 @@ from ovgpu.genai.tokenizer import Tokenizer
 MODEL = "openvino_model.xml"
 WITHOUT_EFFECT = ("ATTENTION_BACKEND",)
 """Properties of openvino_genai that choose among its backends: here all give the same results."""
-UNSUPPORTED = ("adapters", "MAX_PROMPT_LEN", "MIN_RESPONSE_LEN")
+UNSUPPORTED = ("MAX_PROMPT_LEN", "MIN_RESPONSE_LEN")
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,7 @@ class Arguments:
         scheduler = properties.pop("scheduler_config", None)
         if not isinstance(scheduler, SchedulerConfig | None):
             raise TypeError(f"scheduler_config is a SchedulerConfig, not {scheduler!r}")
+        adapters = properties.pop("adapters", None)
         for name in UNSUPPORTED:
             if properties.get(name):
                 raise Error(f"ovgpu.genai does not support {name}")
@@ -91,6 +92,7 @@ class Arguments:
             if not isinstance(tokenizer, Tokenizer):
                 raise TypeError("a model with its weights needs a Tokenizer")
             config = GenerationConfig() if config is None else config.copy()
+            config.adapters = adapters if config.adapters is None else config.adapters
             return Arguments((first, weights), tokenizer, device, config, properties, lookup, draft, scheduler)
         if config is not None:
             raise TypeError("LLMPipeline takes a generation_config only with weights: call set_generation_config")
@@ -98,4 +100,5 @@ class Arguments:
         model = model_path(folder)
         path = folder / "generation_config.json"
         own = GenerationConfig(path) if path.is_file() else GenerationConfig()
+        own.adapters = adapters
         return Arguments((model,), tokenizer or Tokenizer(folder), device, own, properties, lookup, draft, scheduler)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import json
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,7 @@ def main() -> None:
     import openvino_genai
 
     from tests.genai import (
+        adapter_cases,
         config_cases,
         generation_cases,
         parser_cases,
@@ -60,15 +62,20 @@ def main() -> None:
     )
     from tests.genai.make_tokenizer import FOLDER
 
-    def make_pipeline(model: str, folder: str) -> Any:
+    def make_pipeline(model: str, folder: str, **properties: Any) -> Any:
         path = generation_cases.make_folder(model, Path(folder))
         exact = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
-        return openvino_genai.LLMPipeline(path, "CPU", **exact)
+        return openvino_genai.LLMPipeline(path, "CPU", **exact, **properties)
 
     def generations(model: str, cases: Any = generation_cases.CASES) -> dict[str, Any]:
         with tempfile.TemporaryDirectory() as folder:
             pipeline = make_pipeline(model, folder)
             return generation_cases.outcomes(openvino_genai, openvino.Tensor, pipeline, cases)
+
+    def adapted_generations() -> list[Any]:
+        with tempfile.TemporaryDirectory() as folder:
+            make = partial(make_pipeline, "llama", folder)
+            return adapter_cases.outcomes(openvino_genai, make, Path(folder))
 
     def parsed_generations() -> dict[str, Any]:
         with tempfile.TemporaryDirectory() as folder:
@@ -98,6 +105,7 @@ def main() -> None:
         "parsed_pieces": parser_cases.streamed(openvino_genai),
         "parsed_streams": parser_cases.streams(openvino_genai, openvino_genai.Tokenizer(FOLDER)),
         "parsed_generations": parsed_generations(),
+        "adapters": adapted_generations(),
         "tokenizer": tokenizer_cases.outcomes(openvino_genai.Tokenizer(FOLDER)),
     }
     PATH.parent.mkdir(exist_ok=True)

@@ -23,7 +23,7 @@ DIFFERENCES = {
     "ContinuousBatchingPipeline.add_request": "refuses the number of a request that runs, and images",
     "DecodedResults.extended_perf_metrics": "counts all proposed tokens",
     "EncodedResults.extended_perf_metrics": "counts all proposed tokens",
-    "GenerationConfig.adapters": "only None",
+    "AdapterConfig.Mode": "without effect",
     "GenerationConfig.pruning_ratio": "without effect",
     "GenerationConfig.relevance_weight": "without effect",
     "GenerationConfig.tree_depth": "checked, then refused by generate()",

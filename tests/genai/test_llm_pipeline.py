@@ -318,7 +318,7 @@ def test_forms_of_construction(pipelines: Pipelines, tmp_path: Path) -> None:
         (("folder", "CPU"), {"draft_model": 1}, TypeError, "draft_model is what the function draft_model returns"),
         (("folder", "CPU"), {"generation_config": ov_genai.GenerationConfig()}, TypeError, "only with weights"),
         (("folder", "CPU"), {"scheduler_config": {}}, TypeError, "scheduler_config is a SchedulerConfig, not"),
-        (("folder", "CPU"), {"adapters": 1}, ovgpu.Error, "does not support adapters"),
+        (("folder", "CPU"), {"adapters": 1}, TypeError, "adapters must be None or an AdapterConfig, not 1"),
         (("folder", "TPU"), {}, RuntimeError, "TPU"),
         (("folder", "CPU"), {"UNKNOWN": 1}, RuntimeError, "UNKNOWN"),
     ],

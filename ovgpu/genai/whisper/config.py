@@ -121,6 +121,7 @@ class SpeechConfig(GenerationConfig):
 
     __slots__ = ()
 
+    adapters = Absent[Any](None)
     alignment_heads = _Heads([])
     apply_chat_template = Flag(False)
     begin_suppress_tokens = _TokenList([])
