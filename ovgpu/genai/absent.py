@@ -49,10 +49,10 @@ class _Refusing(type):
         cls._refuse()
 
     def _refuse(cls) -> NoReturn:
-        absent = next(base for base in cls.__mro__ if "_reason" in vars(base))  # programs derive classes
-        reason = vars(absent)["_reason"]
+        named = next(base for base in cls.__mro__ if "_reason" in vars(base))  # programs derive classes from it
+        reason = vars(named)["_reason"]
         pipelines = "LLMPipeline, TextEmbeddingPipeline, TextRerankPipeline, WhisperPipeline and ASRPipeline"
-        raise Error(f"ovgpu.genai has no {absent.__name__}: {reason}; it has {pipelines}")
+        raise Error(f"ovgpu.genai has no {named.__name__}: {reason}; it has {pipelines}")
 
 
 def absent(name: str, reason: str = "") -> type:
