@@ -43,8 +43,10 @@ class _Refusing(type):
     def _refuse(cls) -> NoReturn:
         from ovgpu.genai import __all__ as names
 
+        named = next(base for base in cls.__mro__ if "_reason" in vars(base))  # programs derive classes from it
+        reason = vars(named)["_reason"]
         pipelines = ", ".join(sorted(name for name in names if name.endswith("Pipeline")))
-        raise Error(f"ovgpu.genai has no {cls.__name__}: {cls.__dict__['_reason']}; it has {pipelines}")
+        raise Error(f"ovgpu.genai has no {named.__name__}: {reason}; it has {pipelines}")
 
 
 def absent(name: str, reason: str = "") -> type:

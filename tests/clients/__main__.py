@@ -1,6 +1,6 @@
 """Run programs of other people with ovgpu, and compare what they compute with OpenVINO's own results.
 
-    python -m tests.clients [PROGRAM ...] [--folder FOLDER] [--samples FOLDER] [--here] [--write]
+    python -m tests.clients [PROGRAM ...] [--folder FOLDER] [--samples FOLDER ...] [--here] [--write]
 
 Each program gets a virtual environment and models below FOLDER, made once. It runs once with openvino's CPU plugin in
 f32, and once in each of the other modes of `modes.py`. ``--here`` uses the current environment, and ``--write`` puts
@@ -113,7 +113,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.clients", description=__doc__.split("\n\n")[0])
     parser.add_argument("programs", nargs="*", metavar="PROGRAM", help=f"of {', '.join(programs())}")
     parser.add_argument("--folder", type=Path, default=CACHE, help=f"for environments and models (default {CACHE})")
-    parser.add_argument("--samples", type=Path, help="samples/python of OpenVINO's repository, for the program samples")
+    parser.add_argument(
+        "--samples",
+        type=Path,
+        action="append",
+        help="samples/python of OpenVINO's repository, and another time that of OpenVINO GenAI's",
+    )
     parser.add_argument("--here", action="store_true", help="use this environment instead of one of the program's own")
     parser.add_argument("--write", action="store_true", help="write the results into README.md")
     options = parser.parse_args()
@@ -121,9 +126,9 @@ def main() -> None:
     if unknown:
         parser.error(f"no such program: {', '.join(sorted(unknown))}")
     if options.samples:
-        os.environ["OVGPU_SAMPLES"] = str(options.samples.resolve())
+        os.environ["OVGPU_SAMPLES"] = os.pathsep.join(str(folder.resolve()) for folder in options.samples)
     elif not options.programs:
-        parser.error("the program samples needs --samples, a copy of samples/python of OpenVINO's repository")
+        parser.error("samples and genai_samples need --samples, copies of samples/python of their repositories")
     rows = []
     for name in options.programs or programs():
         python = sys.executable if options.here else environment(name, options.folder)

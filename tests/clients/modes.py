@@ -11,6 +11,7 @@ it names itself as `NAMES`; another one may have the one that it takes by defaul
 from __future__ import annotations
 
 import gc
+import importlib.util
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -22,11 +23,14 @@ from typing import Any
 import numpy as np
 
 from ovgpu.cli.compare.engines import F32, NO_INT8
+from tests.genai.compare_wheel import EXACT
 
 
 def openvino_alone() -> str:
     """Use openvino itself, with a CPU plugin that computes in f32, as the reference."""
     set_in_each_core("CPU", F32 | NO_INT8)
+    if importlib.util.find_spec("openvino_genai") is not None:
+        compute_in_f32()
     return "CPU"
 
 
@@ -41,6 +45,24 @@ def set_in_each_core(device: str, properties: Mapping[str, str]) -> None:
         self.set_property(device, properties)
 
     openvino.Core.__init__ = with_properties
+
+
+def compute_in_f32() -> None:
+    """Let pipelines and draft models of openvino_genai compute in f32."""
+    import openvino_genai
+
+    def exact(kind: Any, properties: Mapping[str, str]) -> Any:
+        def init(self: Any, *args: Any, **kwargs: Any) -> None:
+            kind.__init__(self, *args, **{**properties, **kwargs})
+
+        return type(kind.__name__, (kind,), {"__init__": init})
+
+    precision = {"INFERENCE_PRECISION_HINT": EXACT["INFERENCE_PRECISION_HINT"]}
+    for name in ("TextEmbeddingPipeline", "TextRerankPipeline", "WhisperPipeline", "ASRPipeline"):
+        setattr(openvino_genai, name, exact(getattr(openvino_genai, name), precision))
+    openvino_genai.LLMPipeline = exact(openvino_genai.LLMPipeline, EXACT)
+    draft_model = openvino_genai.draft_model
+    openvino_genai.draft_model = lambda *args, **kwargs: draft_model(*args, **{**EXACT, **kwargs})
 
 
 def plugin() -> str:

@@ -77,6 +77,8 @@ def test_absent_names(name: str) -> None:
         found("DIR", device="CPU")
     with pytest.raises(ovgpu.Error, match=f"ovgpu.genai has no {name}: "):
         _ = found.MEMBER  # type: ignore[attr-defined]
+    with pytest.raises(ovgpu.Error, match=f"ovgpu.genai has no {name}: "):
+        type("Derived", (found,), {})()
 
 
 def test_unknown_names() -> None:

@@ -151,7 +151,7 @@ def test_structural_tags_may_be_a_grammar_of_parts() -> None:
     assert accepts(form, 'q{"a":true}') and not accepts(form, 'q{"a":true,"b":1}')
 
 
-def test_any_tokens_may_write_a_forced_text(pipelines: Pipelines) -> None:
+def test_any_tokens_may_write_a_forced_text() -> None:
     """As in openvino_genai, also tokens that the tokenizer would not make of it."""
     llguidance = pytest.importorskip("llguidance")
     words: Any = type("Words", (), {"eos_token_id": 0, "bos_token_id": None, "special_token_ids": [0]})()

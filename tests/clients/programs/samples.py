@@ -68,11 +68,12 @@ def run(folder: Path, device: str) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def directory(name: str) -> Path:
-    """Return the folder of a sample. Raises FileNotFoundError if there are no samples."""
-    folder = Path(os.environ.get("OVGPU_SAMPLES", "samples")).resolve() / name
-    if not folder.is_dir():
-        raise FileNotFoundError(f"{folder}: name a copy of samples/python of OpenVINO's repository with --samples")
-    return folder
+    """Return a folder of samples. Raises FileNotFoundError if no copy of samples/python has it."""
+    copies = [Path(copy).resolve() for copy in os.environ.get("OVGPU_SAMPLES", "samples").split(os.pathsep)]
+    found = next((copy / name for copy in copies if (copy / name).is_dir()), None)
+    if found is None:
+        raise FileNotFoundError(f"{name}: name a copy of samples/python of its repository with --samples")
+    return found
 
 
 def sample(name: str, *arguments: str) -> list[str]:
