@@ -99,7 +99,7 @@ def test_generations_on_a_card(family: str, pipelines: Pipelines, emulated: str)
         assert_close(json.loads(json.dumps(outcome)), RECORD[family][name])
 
 
-@pytest.mark.parametrize("family", ["llava", "qwen2_vl"])
+@pytest.mark.parametrize("family", ["gemma3", "llava", "qwen2_vl"])
 def test_a_decode_step_is_one_graph(family: str, pipelines: Pipelines, emulated: str) -> None:
     """A token and two log probabilities come back, and nothing is allocated."""
     pipeline, run, seen = pipelines(family, emulated), Requests.step, []
@@ -256,6 +256,16 @@ def test_configuration(pipelines: Pipelines) -> None:
     assert text == pipeline.generate("hi", image=image(), **cases.PLAIN).texts
 
 
+def test_a_template_that_trims(folders: dict[str, Path], tmp_path: Path) -> None:
+    """Gemma's would cut off the newlines around an image."""
+    folder = shutil.copytree(folders["gemma3"], tmp_path / "copy")
+    (folder / "chat_template.jinja").write_text("{{ messages[0]['content'] | trim }}")
+    pipeline = VLMPipeline(folder, "CPU", **EXACT)
+    expected = pipeline.generate("hi", image=image(), apply_chat_template=False, **cases.PLAIN).perf_metrics
+    found = pipeline.generate("hi", image=image(), **cases.PLAIN).perf_metrics
+    assert found.get_num_input_tokens() == expected.get_num_input_tokens() - 1  # no token begins the text
+
+
 def test_chat_template(folders: dict[str, Path]) -> None:
     pipeline = VLMPipeline(folders["llava"], "CPU", **EXACT)
     expected = pipeline.generate("hi ho", apply_chat_template=False, **cases.PLAIN).perf_metrics.get_num_input_tokens()
@@ -351,8 +361,8 @@ def test_folders(folders: dict[str, Path], tmp_path: Path) -> None:
     VLMPipeline(folder, "CPU")
     (folder / "openvino_vision_embeddings_merger_model.xml").unlink()
     refused(r"has no openvino_vision_embeddings_merger_model\.xml: `optimum-cli export")
-    (folder / "config.json").write_text(json.dumps({"model_type": "gemma3"}))
-    refused(r"has the model_type 'gemma3': a VLMPipeline supports llava, llava_next, qwen2_5_vl, qwen2_vl")
+    (folder / "config.json").write_text(json.dumps({"model_type": "phi3_v"}))
+    refused("has the model_type 'phi3_v': a VLMPipeline supports gemma3, llava, llava_next, qwen2_5_vl, qwen2_vl")
     folder = shutil.copytree(folders["llava_next"], tmp_path / "next")
     settings = json.loads((folder / "preprocessor_config.json").read_text())
     config = json.loads((folder / "config.json").read_text())

@@ -13,13 +13,16 @@ import ovgpu
 from ovgpu.genai.vlm.joining import find_parameter, layer, parameter, replace_input
 from ovgpu.model import Model, Node, Output
 from ovgpu.ops.activation.softmax import Softmax8
-from ovgpu.ops.arithmetic.arithmetic import Add, Multiply
+from ovgpu.ops.arithmetic.arithmetic import Add, Multiply, Subtract
+from ovgpu.ops.arithmetic.cumsum import CumSum
 from ovgpu.ops.arithmetic.trigonometry import Cos, Sin
+from ovgpu.ops.comparison import Equal, Greater, LogicalAnd, Select
 from ovgpu.ops.convolution.convolution import Convolution
 from ovgpu.ops.infrastructure.graph import Result
 from ovgpu.ops.matrix.matmul import MatMul
 from ovgpu.ops.movement.gather import Gather8
 from ovgpu.ops.movement.movement import Concat, Transpose
+from ovgpu.ops.movement.pad import Pad12
 from ovgpu.ops.movement.scatter import ScatterUpdate
 from ovgpu.ops.reduction import ReduceSum
 from ovgpu.ops.shape.reshape import Reshape, Unsqueeze
@@ -29,14 +32,15 @@ from tests.genai.make_tokenizer import TEMPLATE, byte_tokenizer
 
 LLAMA = Path(__file__).parents[1] / "models" / "data" / "llama" / "model.xml"
 QWEN = ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
-SPECIAL = {"llava": ["<image>"], "llava_next": ["<image>"], "qwen2_vl": QWEN, "qwen2_5_vl": QWEN}
+GEMMA = ["<start_of_image>", "<image_soft_token>", "<end_of_image>"]
+SPECIAL = {"llava": ["<image>"], "llava_next": ["<image>"], "gemma3": GEMMA, "qwen2_vl": QWEN, "qwen2_5_vl": QWEN}
 FAMILIES = (*SPECIAL,)
 TAGS = {
     family: {
-        "tag": "<image>" if "llava" in family else "<|vision_start|><|image_pad|><|vision_end|>",
+        "tag": "<|vision_start|><|image_pad|><|vision_end|>" if special == QWEN else special[0],
         "video": "<|vision_start|><|video_pad|><|vision_end|>",
     }
-    for family in FAMILIES
+    for family, special in SPECIAL.items()
 }
 """Texts that stand for an image and for a video."""
 PATCH, WIDTH = 7, 16  # pixels of a patch's side, and numbers that embed it
@@ -54,7 +58,8 @@ def make_folder(family: str, folder: Path) -> Path:
     byte_tokenizer(*SPECIAL[family]).save(str(folder / "tokenizer.json"))
     texts = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
     normal = {"image_mean": [0.48, 0.46, 0.41], "image_std": [0.27, 0.26, 0.28]}
-    llava: dict[str, Any] = {"size": {"shortest_edge": SIDE}, "crop_size": {"height": SIDE, "width": SIDE}}
+    llava: dict[str, Any] = {"size": {"shortest_edge": SIDE, "height": SIDE, "width": SIDE}}
+    llava |= {"crop_size": {"height": SIDE, "width": SIDE}}
     llava["image_grid_pinpoints"] = [[SIDE * width, SIDE * height] for width, height in GRIDS]
     qwen = {"patch_size": PATCH, "merge_size": 2, "temporal_patch_size": 2, "min_pixels": 784, "max_pixels": 4900}
     files: dict[str, Any] = {
@@ -64,7 +69,7 @@ def make_folder(family: str, folder: Path) -> Path:
             "image_newline": [n / WIDTH for n in range(-WIDTH, 2 * WIDTH)],
         },
         "generation_config": {"eos_token_id": 2},
-        "preprocessor_config": {**normal, **(llava if "llava" in family else qwen)},
+        "preprocessor_config": {**normal, **(qwen if "qwen" in family else llava)},
         "special_tokens_map": texts,
         "tokenizer_config": texts,
     }
@@ -95,10 +100,10 @@ def add_tokenizer_models(family: str, folder: Path) -> None:
 
 def models_of(family: str) -> dict[str, Model]:
     """Return the models of a family by name."""
-    language, text, width = _language(axes="qwen" in family)
+    language, text, width = _language(axes="qwen" in family, types=family == "gemma3")
     random = np.random.RandomState(5)
     found = {"language": language, "text_embeddings": text}
-    if "llava" in family:
+    if "qwen" not in family:
         return {**found, "vision_embeddings": _squares(random, width)}
     windows = family == "qwen2_5_vl"
     return {
@@ -108,10 +113,11 @@ def models_of(family: str) -> dict[str, Model]:
     }
 
 
-def _language(axes: bool) -> tuple[Model, Model, int]:
+def _language(axes: bool, types: bool) -> tuple[Model, Model, int]:
     """Return the language model, the model of its tokens' embeddings, and their width.
 
-    With ``axes``, positions have three axes, whose weighted sum counts.
+    With ``axes``, positions have three axes, whose weighted sum counts. With ``types``, tokens of an image attend to
+    each other in both directions.
     """
     model = ovgpu.Core().read_model(LLAMA)
     ids = find_parameter(model, "input_ids")
@@ -128,8 +134,31 @@ def _language(axes: bool) -> tuple[Model, Model, int]:
         positions = parameter("position_ids", Type.i64, [3, -1, -1])
         weighted = layer(Multiply(), positions.ports[0], np.array([1, 2, 3]).reshape(3, 1, 1))
         replace_input(model, "position_ids", layer(ReduceSum(), weighted, [0]), [positions])
+    if types:
+        kinds = parameter("token_type_ids", Type.i64, [-1, -1])
+        model.add_parameters([kinds])
+        for node in model.ops:
+            if node.op.name == "ScaledDotProductAttention":
+                mask = node.sources[3]
+                assert mask is not None
+                node.sources[3] = layer(Select(), _same_image(kinds.ports[0], mask), np.float32(0), mask)
+        model.changed()
     model.validate_nodes_and_infer_types()
     return model, _model(table.ports[0], "inputs_embeds", ids), width
+
+
+def _same_image(types: Output, mask: Output) -> Output:
+    """Return whether a token and a key are of the same image [batch, 1, tokens, keys].
+
+    ``types`` [batch, tokens] is 1 for tokens of images, between which there is text. ``mask`` has the result's shape.
+    """
+    texts = layer(CumSum(), layer(Subtract(), np.int64(1), types), np.int64(1))
+    images = layer(Multiply(), types, layer(Add(), texts, np.int64(1)))  # 0 for text
+    tokens, keys = (layer(Gather8(), layer(ShapeOf3(), x), [axis], np.int64(0)) for x, axis in ((types, 1), (mask, 3)))
+    past = layer(Concat(axis=0), np.array([0]), layer(Subtract(), keys, tokens))
+    of_keys = layer(Pad12(pad_mode="constant"), images, past, [0, 0], np.int64(0))
+    rows, columns = layer(Unsqueeze(), images, [1, 3]), layer(Unsqueeze(), of_keys, [1, 2])
+    return layer(LogicalAnd(), layer(Equal(), rows, columns), layer(Greater(), rows, np.int64(0)))
 
 
 def _sources(node: Node, depth: int) -> list[Node]:

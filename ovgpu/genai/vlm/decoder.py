@@ -24,9 +24,9 @@ EMBEDDINGS, IMAGES, PLACES = "inputs_embeds", "image_embeds", "is_image"
 class EmbeddedPrompt:
     """Tokens of a prompt [length].
 
-    If there are ``rows`` [n, width], f32, they are the embeddings of the tokens at ``places`` [n]. ``positions``
-    [3, 1, length], i64, are on the axes of time, height and width; None if they count up. Tokens that follow have the
-    position after all of these, which is ``shift`` more than their number.
+    If there are ``rows`` [n, width], f32, they are the embeddings of the tokens at ``places`` [n]. ``positions`` are
+    i64 [1, length], or [3, 1, length] on the axes of time, height and width; None if they count up. Tokens that follow
+    have the position after all of these, which is ``shift`` more than their number.
     """
 
     tokens: Sequence[int]
@@ -45,6 +45,7 @@ class VLMInputs(DecoderInputs):
         self._images, self._places = names.index(IMAGES), names.index(PLACES)
         self._ports = [entry for entry in self._ports if entry[1] not in (IMAGES, PLACES)]
         self._positions = names.index("position_ids") if "position_ids" in names else None
+        self._types = names.index("token_type_ids") if "token_type_ids" in names else None
         self._width, self._prompt = ports[self._images].partial_shape[2].get_length(), prompt
 
     def next(self, rows: Sequence[Sequence[int]], parents: Sequence[int] = (0,)) -> dict[int, Array]:
@@ -56,6 +57,8 @@ class VLMInputs(DecoderInputs):
         if is_prompt and prompt.rows is not None:
             arrays[self._images][:, prompt.places] = prompt.rows
             arrays[self._places][:, prompt.places] = True
+            if self._types is not None:
+                arrays[self._types][:, prompt.places] = 1
         if self._positions is not None and prompt.positions is not None:
             positions = prompt.positions if is_prompt else arrays[self._positions] + prompt.shift
             arrays[self._positions] = positions.astype(arrays[self._positions].dtype)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from operator import index
 from typing import Any
 
@@ -13,7 +14,6 @@ from ovgpu.genai.vlm.results import VideoMetadata
 
 Array = np.ndarray[Any, Any]
 BITS = 22  # of the fraction of a weight, so that sums of bytes times weights fit into 32 bits
-SUPPORT = 2  # pixels on each side of the centre that Keys' kernel reaches
 
 
 def images_of(tensors: Any) -> list[Array]:
@@ -41,22 +41,46 @@ def videos_of(tensors: Any, metadata: Any) -> list[Array]:
     return [_chosen(video, one) for video, one in zip(videos, given or [VideoMetadata()] * len(videos))]
 
 
-def resize(image: Array, height: int, width: int) -> Array:
-    """Return an image u8 [height, width, channels] by bicubic interpolation with antialiasing.
+@dataclass(frozen=True)
+class Kernel:
+    """Weights of pixels by their distance from the centre. Those of ``reach`` and more are 0."""
 
-    The kernel is Keys' (1981, a = -0.5), which spreads over the pixels that become one. As in openvino_genai, the
-    width comes first, sums are integers, and each of the two steps rounds to bytes.
+    reach: int
+    weights: Callable[[Array], Array]
+
+
+def _keys(x: Array) -> Array:
+    """Return Keys' cubic kernel (1981) with a = -0.5."""
+    near, far = (1.5 * x - 2.5) * x * x + 1, (((x - 5) * x + 8) * x - 4) * -0.5
+    value: Array = np.where(x < 1, near, far)
+    return value
+
+
+CUBIC, LINEAR = Kernel(2, _keys), Kernel(1, lambda x: 1 - x)
+
+
+def resize(image: Array, height: int, width: int, kernel: Kernel = CUBIC) -> Array:
+    """Return an image u8 [height, width, channels], interpolated with antialiasing.
+
+    The kernel spreads over the pixels that become one. As in openvino_genai, the width comes first, sums are integers,
+    and each of the two steps rounds to bytes.
     """
     for axis, size in ((1, width), (0, height)):
         if image.shape[axis] != size:
-            image = _resampled(image, axis, size)
+            image = _resampled(image, axis, size, kernel)
     return image
 
 
-def _resampled(image: Array, axis: int, size: int) -> Array:
+def normalised(image: Array, mean: Array, deviation: Array) -> Array:
+    """Return an image u8 [height, width, 3] as f32 [3, height, width]: from 0 to 1, less a mean, over a deviation."""
+    values: Array = (image.astype(np.float32) / np.float32(255) - mean) / deviation
+    return values.transpose(2, 0, 1)
+
+
+def _resampled(image: Array, axis: int, size: int, kernel: Kernel) -> Array:
     """Return an image resized along an axis."""
     extent = image.shape[axis]
-    first, weights = _weights(extent, size)
+    first, weights = _weights(extent, size, kernel)
     shape, along = list(image.shape), [1] * image.ndim
     shape[axis], along[axis] = size, size
     total = np.full(shape, 1 << (BITS - 1), np.int32)
@@ -66,26 +90,19 @@ def _resampled(image: Array, axis: int, size: int) -> Array:
     return resized
 
 
-def _weights(extent: int, size: int) -> tuple[Array, Array]:
+def _weights(extent: int, size: int, kernel: Kernel) -> tuple[Array, Array]:
     """Return the first pixel of each new one [size], and the weights of those from there on [taps, size], i32."""
     scale = extent / size
     spread = max(scale, 1.0)
     centre = (np.arange(size) + 0.5) * scale
-    first = np.maximum((centre - SUPPORT * spread + 0.5).astype(np.int64), 0)
-    end = np.minimum((centre + SUPPORT * spread + 0.5).astype(np.int64), extent)
+    first = np.maximum((centre - kernel.reach * spread + 0.5).astype(np.int64), 0)
+    end = np.minimum((centre + kernel.reach * spread + 0.5).astype(np.int64), extent)
     taps = np.arange((end - first).max())[:, np.newaxis]
-    weights = np.where(first + taps < end, _kernel((first + taps - centre + 0.5) / spread), 0.0)
+    distance = np.abs(first + taps - centre + 0.5) * (1 / spread)
+    weights = np.where((first + taps < end) & (distance < kernel.reach), kernel.weights(distance), 0.0)
     weights /= sum(weights)  # one after the other, which np.sum would not do
     scaled = weights * (1 << BITS)
     return first, np.trunc(scaled + np.copysign(0.5, scaled)).astype(np.int32)
-
-
-def _kernel(x: Array) -> Array:
-    """Return Keys' cubic kernel."""
-    x = np.abs(x)
-    near, far = (1.5 * x - 2.5) * x * x + 1, (((x - 5) * x + 8) * x - 4) * -0.5
-    value: Array = np.where(x < 1, near, np.where(x < SUPPORT, far, 0))
-    return value
 
 
 def _listed(tensors: Any, what: str) -> Sequence[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ovgpu.genai.vlm.family import Array, Family, Vision
-from ovgpu.genai.vlm.images import resize
+from ovgpu.genai.vlm.images import normalised, resize
 from ovgpu.genai.vlm.parts import Parts, mean_and_deviation, size_of
 
 SIZE = 336  # of images, unless preprocessor_config.json has another one
@@ -40,5 +40,4 @@ class Llava(Family):
         )
         top, left = (resized.shape[0] - self._height) // 2, (resized.shape[1] - self._width) // 2
         middle = resized[top : top + self._height, left : left + self._width]
-        normalised = (middle.astype(np.float32) / np.float32(255) - self._mean) / self._deviation
-        return normalised.transpose(2, 0, 1)
+        return normalised(middle, self._mean, self._deviation)

@@ -21,6 +21,7 @@ from ovgpu.genai.vlm.arguments import Arguments, Request
 from ovgpu.genai.vlm.chat import Message, begin_of, continued, last_question
 from ovgpu.genai.vlm.decoder import VLMDecoder
 from ovgpu.genai.vlm.family import Family, Prompt, Vision
+from ovgpu.genai.vlm.gemma3 import Gemma3
 from ovgpu.genai.vlm.images import Array, images_of, videos_of
 from ovgpu.genai.vlm.llava import Llava
 from ovgpu.genai.vlm.llava_next import LlavaNext
@@ -29,6 +30,7 @@ from ovgpu.genai.vlm.qwen2_vl import Qwen2_5VL, Qwen2VL
 from ovgpu.genai.vlm.results import VLMDecodedResults, VLMPerfMetrics, VLMRawPerfMetrics
 
 FAMILIES: dict[str, type[Family]] = {
+    "gemma3": Gemma3,
     "llava": Llava,
     "llava_next": LlavaNext,
     "qwen2_5_vl": Qwen2_5VL,
