@@ -56,6 +56,7 @@ class LLMPipeline:
         if given.draft is not None:
             properties = {**given.properties, **given.draft.properties}
             self._draft = Decoder(Core().read_model(given.draft.path), given.draft.device or given.device, properties)
+            self._draft.check_several_tokens()
         if given.draft is not None or given.prompt_lookup:
             self._decoder.verifier()
         self._chat: ChatHistory | None = None
