@@ -55,6 +55,7 @@ class DraftModel:
     """
 
     def __init__(self, decoder: Decoder, threshold: float, record: AssistedRecord) -> None:
+        decoder.check_several_tokens()
         chooser = decoder.chooser(penalties=False)
         self._ports, self._output, self._threshold = chooser.compiled.inputs, chooser.output, threshold
         self._text = Retractable(chooser.request, decoder.inputs(self._ports))

@@ -93,7 +93,7 @@ class DecoderInputs:
         self._ports = [
             (i, names[i], port) for i, port in enumerate(ports) if names[i] not in {**SAMPLING_INPUTS, **HISTORY}
         ]
-        self._columns, self.one_by_one = columns, one_by_one
+        self._columns, self._one_by_one = columns, one_by_one
         self._past = 0
 
     def drop(self, count: int) -> None:
@@ -113,7 +113,7 @@ class DecoderInputs:
             if name == "input_ids":
                 arrays[index] = np.array(rows, dtype)
             elif name == "attention_mask":
-                arrays[index] = np.ones((batch, count if self.one_by_one else self._past), dtype)
+                arrays[index] = np.ones((batch, count if self._one_by_one else self._past), dtype)
             elif name == "position_ids":  # [3, batch, count] in Qwen-VL, whose three positions of a text are equal
                 first = [d.get_length() if d.is_static else 3 for d in port.partial_shape][:-2]
                 arrays[index] = np.resize(np.arange(begin, self._past, dtype=dtype), (*first, batch, count))
@@ -195,11 +195,19 @@ class Decoder:
             return Requests(chooser.request, chooser.compiled.create_infer_request)
         return Sequences(batcher)
 
+    def check_several_tokens(self) -> None:
+        """Raise Error for a model that takes one token at a time, so that it cannot check proposals."""
+        if self._one_by_one:
+            raise Error(
+                "assisted generation needs models that take several tokens at a time; Mamba and Zamba2 take one"
+            )
+
     def verifier(self) -> Verifier:
         """Return a text whose last tokens can be taken back, which is empty.
 
         Raises: Error for a model that takes one token at a time.
         """
+        self.check_several_tokens()
         with self._making:
             if self._verifier is None:
                 model = self._source.clone()
@@ -301,11 +309,6 @@ class Retractable:
     """
 
     def __init__(self, request: Any, inputs: DecoderInputs) -> None:
-        """Raises: Error for a model that takes one token at a time."""
-        if inputs.one_by_one:
-            raise Error(
-                "assisted generation needs a model that takes several tokens at a time: this one, like Mamba, takes one"
-            )
         self._request, self._inputs = request, inputs
         self._session = request._session
         self._since: list[int] = []  # tokens behind the place of `keep`

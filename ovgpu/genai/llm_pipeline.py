@@ -50,6 +50,7 @@ class LLMPipeline(GenerationPipeline):
         if given.draft is not None:
             properties = {**given.properties, **given.draft.properties}
             draft = Decoder(Core().read_model(given.draft.path), given.draft.device or given.device, properties)
+            draft.check_several_tokens()
         super().__init__(given.tokenizer, given.config, decoder, given.prompt_lookup, draft)
         if given.scheduler is not None:
             self._limits = given.scheduler.limits(decoder)

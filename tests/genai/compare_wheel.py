@@ -2,11 +2,12 @@
 
 Run it in an environment with openvino_genai, in the folder of the project:
 
-    python -m tests.genai.compare_wheel [MODEL or FOLDER ...]
+    python -m tests.genai.compare_wheel [--token-by-token] [MODEL or FOLDER ...]
 
 A FOLDER has a model and the tokenizer of the tests; `tests.genai.catalogue` makes such. Models run alone, with prompt
-lookup, and with a draft model, which is that of FOLDER_int4, if it exists, or else the model itself. With --sdpa,
-openvino_genai computes them with its backend for SDPA, as it ignores some of their layers by default.
+lookup, and with a draft model, which is that of FOLDER_int4, if it exists, or else the model itself. OpenVINO is the
+judge, token by token, of models that openvino_genai refuses, and with --token-by-token of all models: openvino_genai
+ignores the positions that some models compute, and the windows of GPT-Neo.
 
 Prints each outcome that differs, and at last the number of those that agree. The exit code is 1 if one differs.
 """
@@ -17,6 +18,7 @@ import json
 import shutil
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,7 @@ DECODERS = (
     "qwen3",
 )
 EXACT = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"}
+LOOKUP = {"num_assistant_tokens": 3, "max_ngram_size": 2}
 OWN = {"INFERENCE_PRECISION_HINT": "f32"}
 ABSOLUTE, RELATIVE = 2e-3, 1e-3  # of scores; `tests.models` allows logits of compressed weights the same
 
@@ -54,7 +57,7 @@ def outcomes(genai: Any, tensor: Any, folder: Path, draft: Path, properties: dic
     pipeline = genai.LLMPipeline(folder, "CPU", **properties)
     found = generation_cases.outcomes(genai, tensor, pipeline) | generation_cases.chats(genai, pipeline)
     for name, own, keywords in (
-        ("lookup", {"prompt_lookup": True}, {"num_assistant_tokens": 3, "max_ngram_size": 2}),
+        ("lookup", {"prompt_lookup": True}, LOOKUP),
         ("draft", {"draft_model": genai.draft_model(draft, "CPU", **properties)}, {}),
     ):
         cases = [(inputs, {**options, **keywords}) for inputs, options in generation_cases.ASSISTED]
@@ -67,12 +70,12 @@ def outcomes(genai: Any, tensor: Any, folder: Path, draft: Path, properties: dic
     return found
 
 
-def is_refused(folder: Path, properties: dict[str, Any]) -> bool:
+def is_refused(folder: Path) -> bool:
     """Return whether openvino_genai generates no text with a model, such as one without position_ids."""
     import openvino_genai
 
     try:
-        openvino_genai.LLMPipeline(folder, "CPU", **properties).generate("a", max_new_tokens=1)
+        openvino_genai.LLMPipeline(folder, "CPU", **EXACT).generate("a", max_new_tokens=2)
     except RuntimeError:
         return True
     return False
@@ -91,10 +94,14 @@ def token_by_token(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         name = f"{prompts}, {penalties}"
         expected[name] = [tokenizer.decode(judge.greedy(row, 12, **penalties)) for row in rows]
         found[name] = pipeline.generate(prompts, **generation_cases.PLAIN, **penalties).texts
+        with suppress(RuntimeError):  # of Mamba
+            assisted = ours.LLMPipeline(folder, "CPU", prompt_lookup=True, **OWN)
+            expected[f"lookup: {name}"] = expected[name]
+            found[f"lookup: {name}"] = assisted.generate(prompts, **generation_cases.PLAIN, **LOOKUP, **penalties).texts
     return expected, found
 
 
-def compare(model: str, sdpa: bool = False) -> tuple[int, int]:
+def compare(model: str, alone: bool = False) -> tuple[int, int]:
     """Return the number of cases, and of those that differ, which are printed."""
     import openvino
     import openvino_genai
@@ -113,12 +120,11 @@ def compare(model: str, sdpa: bool = False) -> tuple[int, int]:
         for path in (folder, draft):
             # both use openvino_tokenizers: bytes that are no UTF-8 differ elsewhere
             (path / "tokenizer.json").unlink()
-        backend = {"ATTENTION_BACKEND": "SDPA"} if sdpa else {}
-        if is_refused(folder, {**EXACT, **backend}):
-            print(f"{model}: openvino_genai refuses it, and OpenVINO computes it token by token")
+        if alone or is_refused(folder):
+            print(f"{model}: compared with OpenVINO, token by token")
             expected, found = token_by_token(folder)
         else:
-            expected = outcomes(openvino_genai, openvino.Tensor, folder, draft, {**EXACT, **backend})
+            expected = outcomes(openvino_genai, openvino.Tensor, folder, draft, EXACT)
             found = outcomes(ours, ovgpu.Tensor, folder, draft, OWN)
     differing = 0
     for case, outcome in expected.items():
@@ -131,8 +137,11 @@ def compare(model: str, sdpa: bool = False) -> tuple[int, int]:
 def main() -> None:
     """Compare the models of the command line, or all."""
     total = wrong = 0
-    for model in [name for name in sys.argv[1:] if name != "--sdpa"] or DECODERS:
-        cases, differing = compare(model, "--sdpa" in sys.argv)
+    options, models = (
+        [argument for argument in sys.argv[1:] if argument.startswith("--") == is_option] for is_option in (True, False)
+    )
+    for model in models or DECODERS:
+        cases, differing = compare(model, "--token-by-token" in options)
         print(f"{model}: {cases - differing} of {cases} agree", flush=True)
         total, wrong = total + cases, wrong + differing
     print(f"{total - wrong} of {total} agree")
