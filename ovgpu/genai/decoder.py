@@ -93,7 +93,7 @@ class DecoderInputs:
         self._ports = [
             (i, names[i], port) for i, port in enumerate(ports) if names[i] not in {**SAMPLING_INPUTS, **HISTORY}
         ]
-        self._columns, self._one_by_one = columns, one_by_one
+        self._columns, self.one_by_one = columns, one_by_one
         self._past = 0
 
     def drop(self, count: int) -> None:
@@ -113,7 +113,7 @@ class DecoderInputs:
             if name == "input_ids":
                 arrays[index] = np.array(rows, dtype)
             elif name == "attention_mask":
-                arrays[index] = np.ones((batch, count if self._one_by_one else self._past), dtype)
+                arrays[index] = np.ones((batch, count if self.one_by_one else self._past), dtype)
             elif name == "position_ids":  # [3, batch, count] in Qwen-VL, whose three positions of a text are equal
                 first = [d.get_length() if d.is_static else 3 for d in port.partial_shape][:-2]
                 arrays[index] = np.resize(np.arange(begin, self._past, dtype=dtype), (*first, batch, count))

@@ -41,7 +41,7 @@ def test_generations(tmp_path: Path, emulated: str) -> None:
 
 
 def test_sets(tmp_path: Path) -> None:
-    """A pipeline keeps the models of the last sets, beside its own, which share the weights."""
+    """A pipeline keeps the models of the last sets, beside its own. Only the matrices of adapters are new arrays."""
     adapter = ov_genai.Adapter(adapter_cases.write_adapter(tmp_path, "a"))
     pipeline = ov_genai.LLMPipeline(make_folder("llama", tmp_path), "CPU", **EXACT)
     assert pipeline.get_generation_config().adapters is None
@@ -50,8 +50,14 @@ def test_sets(tmp_path: Path) -> None:
     assert [pairs[0][1] for pairs in pipeline._decoders._others] == [3, 4, 5, 6]
     pipeline.generate("a", max_new_tokens=1, adapters=ov_genai.AdapterConfig(adapter, 3))
     assert [pairs[0][1] for pairs in pipeline._decoders._others] == [4, 5, 6, 3]
-    plain = pipeline.generate(PROMPT, max_new_tokens=4, adapters=ov_genai.AdapterConfig())
-    assert plain == pipeline.generate(PROMPT, max_new_tokens=4) and len(pipeline._decoders._others) == MOST_SETS
+    decoders = pipeline._decoder, *pipeline._decoders._others.values()
+    chosen = [decoder.chooser(penalties=False).compiled._compilation.constants.values() for decoder in decoders]
+    plain, *adapted = ({id(array): array.nbytes for _, array in constants} for constants in chosen)
+    matrices = sum(a.nbytes + b.nbytes for a, b in adapter._layers.values())
+    for sizes in adapted:
+        assert matrices <= sum(size for array, size in sizes.items() if array not in plain) < matrices + 16
+    text = pipeline.generate(PROMPT, max_new_tokens=4, adapters=ov_genai.AdapterConfig())
+    assert text == pipeline.generate(PROMPT, max_new_tokens=4) and len(pipeline._decoders._others) == MOST_SETS
 
 
 def test_configurations(tmp_path: Path) -> None:
