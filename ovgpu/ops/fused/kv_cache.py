@@ -19,6 +19,9 @@ from ovgpu.ops.movement.movement import Concat
 from ovgpu.spec import Spec
 from ovgpu.types import Type
 
+PAGE_TOKENS = 16  # tokens in a page of a pool, as in attention.cuh and copy.cu
+NULL_PAGE = 0  # of zeros; rows that no sequence has attend to its first token, and write nothing
+
 
 @internal_op
 class BeamsAreIdentity(Op):
