@@ -30,14 +30,16 @@ __device__ __forceinline__ void multiply(const float* a, const float* b, float (
 
 // Stage columns [start, start + DEPTH) of TILE rows transposed, as [DEPTH][PITCH]. A warp copies 8 x 4 elements at a
 // time, which lie in different banks.
-template <class T, class I>
-__device__ __forceinline__ void stage_transposed(const T* from, I stride, I rows, I start, I columns, float* to) {
+// `at` gives the offset of a row.
+template <class T, class I, class F>
+__device__ __forceinline__ void stage_transposed(const T* from, const F& at, I rows, I start, I columns, float* to) {
   const int column = threadIdx.x % 8, row = threadIdx.x / 8;
 #pragma unroll
   for (int r = row; r < TILE; r += 32) {
 #pragma unroll
     for (int c = column; c < DEPTH; c += 8) {
-      to[c * PITCH + r] = r < rows && start + c < columns ? float(from[r * stride + start + c]) : 0.f;
+      const bool inside = r < rows && start + c < columns;
+      to[c * PITCH + r] = inside ? float(from[at(static_cast<I>(r)) + start + c]) : 0.f;
     }
   }
 }
@@ -45,16 +47,18 @@ __device__ __forceinline__ void stage_transposed(const T* from, I stride, I rows
 // Attention for many queries. A block of 256 threads computes TILE rows of the output; blockIdx.x enumerates batches
 // and tiles of queries. A thread holds 4 x 4 scores of a tile, and 4 x 4 elements of each of the COLUMNS tiles that
 // make up the rows of the output.
-template <class T, Mask MASK, int COLUMNS, class I, int R>
+template <class T, Mask MASK, int COLUMNS, class I, int R, bool PAGED = false>
 __global__ void __launch_bounds__(256)
     attend_tiles(const T* q, const T* k, const T* v, const void* mask, const T* scale, const T* sink, T* out,
-                 Axes<I, R, 6> batch, Strides<I> stride, I queries, I keys, I depth, I width, float factor,
-                 const long long* length) {
-  if (length) keys = static_cast<I>(*length);
+                 Axes<I, R, 6 + PAGED> batch, Strides<I> stride, I queries, I keys, I depth, I width, float factor,
+                 const Length<PAGED>* length) {
   OVGPU_SHARED(float, stage, [TILE * PITCH]);
   OVGPU_SHARED(float, weight, [TILE * PITCH]);
   const I tiles = (queries + TILE - 1) / TILE;
   const I first_query = (tiles - 1 - static_cast<I>(blockIdx.x) % tiles) * TILE;  // causal: longest tiles first
+  KeyRows<PAGED> key_rows = {length};
+  key_rows.select_batch(batch, static_cast<I>(blockIdx.x) / tiles);
+  keys = key_rows.count(keys);
   I mask_at, sink_at;
   select_batch(batch, static_cast<I>(blockIdx.x) / tiles, q, k, v, mask_at, sink_at, out);
   q += first_query * stride.q;
@@ -74,8 +78,10 @@ __global__ void __launch_bounds__(256)
     float score[4][4] = {};
     for (I start = 0; start < depth; start += DEPTH) {
       __syncthreads();
-      stage_transposed(q, stride.q, queries - first_query, start, depth, stage);
-      stage_transposed(k + begin * stride.k, stride.k, keys - begin, start, depth, stage + DEPTH * PITCH);
+      stage_transposed(q, [&](I r) { return r * stride.q; }, queries - first_query, start, depth, stage);
+      stage_transposed(
+          k, [&](I r) { return key_rows.offset(begin + r, true, stride.k, stride.key_page); }, keys - begin, start,
+          depth, stage + DEPTH * PITCH);
       __syncthreads();
       multiply<DEPTH>(stage + ty * 4, stage + DEPTH * PITCH + tx * 4, score);
     }
@@ -110,7 +116,8 @@ __global__ void __launch_bounds__(256)
       const I column = c * TILE + threadIdx.x % TILE;
       for (int key = threadIdx.x / TILE; key < TILE; key += 256 / TILE) {
         const bool inside = begin + key < keys && column < width;
-        stage[key * PITCH + threadIdx.x % TILE] = inside ? float(v[(begin + key) * stride.v + column]) : 0.f;
+        const auto at = key_rows.offset(begin + key, inside, stride.v, stride.value_page);
+        stage[key * PITCH + threadIdx.x % TILE] = inside ? float(v[at + column]) : 0.f;
       }
       __syncthreads();
       multiply<TILE>(weight + ty * 4, stage + tx * 4, sum[c]);
@@ -178,18 +185,21 @@ __device__ __forceinline__ A merge(const A* parts, int count, int pitch, int n, 
 // Split-KV attention (flash-decoding, Dao et al. 2023) for few queries, and for any number in f64. A block computes Q
 // queries over one of at most gridDim.y ranges of the keys. LANES lanes share a key, P elements each. The block that
 // finishes last for its queries merges the partial results of all ranges.
-template <class T, Mask MASK, int V, int P, int Q, class I, int R, class A = typename Accumulator<T>::Type>
+template <class T, Mask MASK, int V, int P, int Q, class I, int R, bool PAGED = false,
+          class A = typename Accumulator<T>::Type>
 __global__ void __launch_bounds__(WARPS * 32, 2)
     attend_split(const T* q, const T* k, const T* v, const void* mask, const T* scale, const T* sink, T* out,
-                 Axes<I, R, 6> batch, Strides<I> stride, I queries, I keys, I depth, I width, A factor,
-                 const long long* length, A* parts, unsigned* arrived) {
+                 Axes<I, R, 6 + PAGED> batch, Strides<I> stride, I queries, I keys, I depth, I width, A factor,
+                 const Length<PAGED>* length, A* parts, unsigned* arrived) {
   constexpr int LANES = lanes_per_key<A>(), GROUPS = WARPS * (32 / LANES);  // keys that a block reads at a time
   constexpr int N = LANES * P, RECORD = N + 2;
   static_assert(WARPS * RECORD >= MAX_SPLITS, "shared memory holds a weight per split");
   OVGPU_SHARED(A, shared, [WARPS * Q * RECORD]);
   OVGPU_SHARED(bool, last, [1]);
   const I query_blocks = (queries + Q - 1) / Q, first_query = static_cast<I>(blockIdx.x) % query_blocks * Q;
-  if (length) keys = static_cast<I>(*length);
+  KeyRows<PAGED> key_rows = {length};
+  key_rows.select_batch(batch, static_cast<I>(blockIdx.x) / query_blocks);
+  keys = key_rows.count(keys);
   I begin, end;
   const int splits = split_keys<4 * GROUPS, I>(keys, gridDim.y, blockIdx.y, begin, end);
   if (static_cast<int>(blockIdx.y) >= splits) return;
@@ -207,8 +217,8 @@ __global__ void __launch_bounds__(WARPS * 32, 2)
   for (I start = begin; start < end; start += GROUPS) {
     const I key = start + group;
     A x[P], y[P];
-    load_row<V>(k + key * stride.k, depth, key < end, lane, x);
-    load_row<V>(v + key * stride.v, width, key < end, lane, y);
+    load_row<V>(k + key_rows.offset(key, key < end, stride.k, stride.key_page), depth, key < end, lane, x);
+    load_row<V>(v + key_rows.offset(key, key < end, stride.v, stride.value_page), width, key < end, lane, y);
 #pragma unroll
     for (int i = 0; i < Q; i++) {
       A score = 0;

@@ -1,21 +1,63 @@
 // Parts shared by the attention kernels: out = softmax(scale q k^T + mask) v for every batch, with q [queries, depth],
 // k [keys, depth], v [keys, width] and out [queries, width], whose rows have a unit stride. Broadcast batch axes have
 // stride 0. The scale is `factor`, or *scale if that is not null. If `length` is not null, *length is the number of
-// keys, and `keys` is its upper bound. An attention sink is one more score per row, which takes part in the softmax
-// without a value.
+// keys, and `keys` is its upper bound. With PAGED, keys and values lie in pages, and `length` is the table of pages, the
+// last operand of a batch. An attention sink is one more score per row, which takes part in the softmax without a value.
 #pragma once
 
 #include "math.cuh"
+#include "pages.cuh"
 #include "ptx.cuh"
 #include "quantizer.cuh"
 #include "strided.cuh"
 
 enum Mask { NONE, ADDED, BOOLEAN, CAUSAL };
 
-// Strides of rows, and for the mask also of columns (`column`), in elements.
+// Strides of rows, for the mask also of columns (`column`), and for keys and values also of pages, in elements.
 template <class I>
 struct Strides {
-  I q, k, v, mask, sink, out, column;
+  I q, k, v, mask, sink, out, column, key_page, value_page;
+};
+
+// Where the keys and values of a batch are: one behind the other, or in pages.
+template <bool PAGED>
+struct KeyRows {
+  const long long* length;
+
+  template <class I, int R, int N>
+  __device__ __forceinline__ void select_batch(const Axes<I, R, N>&, I) {}
+  // Return the number of keys.
+  template <class I>
+  __device__ __forceinline__ I count(I keys) const {
+    return length ? static_cast<I>(*length) : keys;
+  }
+  // Return whether the last key is a new one.
+  __device__ __forceinline__ bool has_new() const { return true; }
+  // Return the offset of a row from the first one. `valid` tells whether there is such a row.
+  template <class I>
+  __device__ __forceinline__ I offset(I row, bool valid, I stride, I page_stride) const {
+    return row * stride;
+  }
+};
+template <>
+struct KeyRows<true> {
+  const int* table;
+
+  template <class I, int R, int N>
+  __device__ __forceinline__ void select_batch(const Axes<I, R, N>& batch, I index) {
+    I at[R];
+    unravel(batch, index, at);
+    table += ::offset(batch, at, N - 1);
+  }
+  template <class I>
+  __device__ __forceinline__ I count(I) const {
+    return static_cast<I>(table[1]);
+  }
+  __device__ __forceinline__ bool has_new() const { return table[0] < table[1]; }
+  template <class I>
+  __device__ __forceinline__ long long offset(I row, bool valid, I stride, I page_stride) const {
+    return valid ? paged_offset(table, row, page_stride, stride) : 0;
+  }
 };
 
 // Advance q, k, v and out to the batch with this index, and compute the batch's offsets in mask and sink.

@@ -51,13 +51,14 @@ enum Parts { WHOLE, GROUPED, IN_MEMORY, IN_CLUSTER };
 // The launch bounds leave registers for two blocks on a multiprocessor. In TF32, short rows leave shared memory for
 // four blocks, and the launch bounds leave registers for them.
 template <class T, Mask MASK, int DEPTH, int WIDTH, int TILES, int KEYS, int V, class I, int R, class Out = T,
-          Parts PARTS = WHOLE>
+          Parts PARTS = WHOLE, bool PAGED = false>
 __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 && TILES == 1 && DEPTH <= 64 && WIDTH <= 64 ? 4 : 2)
     attend_mma(const T* q, const T* k, const T* v, const void* mask, const T* scale, const T* sink, Out* out,
-               Axes<I, R, OPERANDS<Out>> batch, Strides<I> stride, I queries, I keys, I depth, I width, float factor,
-               const long long* length, const unsigned char* marks, const float* factors, Quantizer quantizer,
-               Heads heads, float* parts, unsigned* arrived) {
+               Axes<I, R, OPERANDS<Out> + PAGED> batch, Strides<I> stride, I queries, I keys, I depth, I width,
+               float factor, const Length<PAGED>* length, const unsigned char* marks, const float* factors,
+               Quantizer quantizer, Heads heads, float* parts, unsigned* arrived) {
   constexpr int ROWS = WARPS * TILES * 16;
+  static_assert(V == CHUNK<T> || !PAGED, "keys in pages are copied in chunks");
   using Element = MaskElement<T, MASK>;
   OVGPU_DYN_SHARED(T, q_tile);
   constexpr int STAGE = KEYS * (DEPTH + WIDTH);  // elements of keys and values; there are two buffers
@@ -68,7 +69,6 @@ __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 && TILES == 1 && DEPTH
   constexpr bool ONE_HEAD = PARTS == WHOLE, SPLITS = PARTS == IN_MEMORY || PARTS == IN_CLUSTER;
   const I part = PARTS == IN_CLUSTER ? blockIdx.x : blockIdx.y, block = PARTS == IN_CLUSTER ? blockIdx.y : blockIdx.x;
   const I max_keys = keys;
-  if (length) keys = static_cast<I>(*length);
   const I blocks = (queries + ROWS - 1) / ROWS;
   if constexpr (V == 1) marks = nullptr;
   I head = block / blocks, first_query = block % blocks;
@@ -77,6 +77,9 @@ __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 && TILES == 1 && DEPTH
     head = block % heads, first_query = blocks - 1 - block / heads;
   }
   first_query *= ROWS;
+  KeyRows<PAGED> key_rows = {length};
+  key_rows.select_batch(batch, head);
+  keys = key_rows.count(keys);
   I mask_at, sink_at;
   select_batch(batch, head, q, k, v, mask_at, sink_at, out);
   if (scale) factor = float(*scale);
@@ -148,8 +151,15 @@ __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 && TILES == 1 && DEPTH
     int thread = threadIdx.x;
     // The compiler does not move a shuffle out of the loop. Addresses that depend on it take registers only here.
     if constexpr (TILES * WIDTH > 128) thread = __shfl_sync(0xffffffffu, thread, lane);
-    stage<KEYS, DEPTH, V>(k + from * stride.k, stride.k, keys - from, depth, k_tile + buffer * STAGE, thread);
-    stage<KEYS, WIDTH, V>(v + from * stride.v, stride.v, keys - from, width, v_tile + buffer * STAGE, thread);
+    if constexpr (PAGED) {
+      const auto key_at = [&](I r) { return key_rows.offset(from + r, true, stride.k, stride.key_page); };
+      const auto value_at = [&](I r) { return key_rows.offset(from + r, true, stride.v, stride.value_page); };
+      stage_rows<KEYS, DEPTH>(k, key_at, keys - from, depth, k_tile + buffer * STAGE, thread);
+      stage_rows<KEYS, WIDTH>(v, value_at, keys - from, width, v_tile + buffer * STAGE, thread);
+    } else {
+      stage<KEYS, DEPTH, V>(k + from * stride.k, stride.k, keys - from, depth, k_tile + buffer * STAGE, thread);
+      stage<KEYS, WIDTH, V>(v + from * stride.v, stride.v, keys - from, width, v_tile + buffer * STAGE, thread);
+    }
   };
   if constexpr (!ONE_HEAD) {
     stage_rows<ROWS, DEPTH>(

@@ -93,14 +93,14 @@ struct Results {
 // Shared memory holds the ClusterSums of a cluster, and sums [WARPS][ROWS][WIDTH + 4], later a weight per row and
 // split.
 // APPENDS: rotate the queries, and append the new rows to the caches first, as their last rows. The last four operands
-// of `batch` are those of the new rows.
+// of `batch`, but for the table of pages, are those of the new rows.
 template <class T, Mask MASK, int DEPTH, int WIDTH, int ROWS, int STEP, class I, int R, bool APPENDS = false,
-          class Out = T, bool CLUSTER = false>
+          class Out = T, bool CLUSTER = false, bool PAGED = false>
 __global__ void __launch_bounds__(THREADS, 2)
     attend_stream(const T* q, typename Cache<T, APPENDS>::Pointer key_cache,
                   typename Cache<T, APPENDS>::Pointer value_cache, const void* mask, const T* scale, const T* sink,
-                  Out* out, Axes<I, R, APPENDS ? 10 : OPERANDS<Out>> batch, Strides<I> stride, I queries, I keys,
-                  I depth, I width, float factor, const long long* length, float* parts, unsigned* arrived,
+                  Out* out, Axes<I, R, (APPENDS ? 10 : OPERANDS<Out>)+PAGED> batch, Strides<I> stride, I queries,
+                  I keys, I depth, I width, float factor, const Length<PAGED>* length, float* parts, unsigned* arrived,
                   const T* new_key, const T* new_value, const T* cos, const T* sin, I cos_second, I sin_second,
                   const float* factors, Quantizer quantizer, Heads heads) {
   constexpr int TILES = (ROWS + 15) / 16, HALVES = ROWS == 8 ? 1 : 2;
@@ -122,7 +122,9 @@ __global__ void __launch_bounds__(THREADS, 2)
   OVGPU_SHARED(bool, last, [1]);
   const I max_keys = keys, query_blocks = (queries + ROWS - 1) / ROWS, block = CLUSTER ? blockIdx.y : blockIdx.x,
           first_query = block % query_blocks * ROWS;
-  if (length) keys = static_cast<I>(*length);
+  KeyRows<PAGED> key_rows = {length};
+  key_rows.select_batch(batch, block / query_blocks);
+  keys = key_rows.count(keys);
   if (MASK == CAUSAL && first_query + ROWS < keys) keys = first_query + ROWS;
   const auto rows_of = [&](I first) { return static_cast<int>(queries - first < ROWS ? queries - first : ROWS); };
   I begin, end;
@@ -147,26 +149,31 @@ __global__ void __launch_bounds__(THREADS, 2)
   }
 
   uint4 key[N][D], value[LANE_KEYS][C], query[TILES][HALVES][D];
-  I known = APPENDS && begin < end && end == keys ? end - 1 : end;  // rows of this range that are in the caches
+  // rows of this range that are in the caches
+  I known = APPENDS && begin < end && end == keys && key_rows.has_new() ? end - 1 : end;
+  static_assert(PAGE_TOKENS % LANE_KEYS == 0, "a lane's keys are in one page");
   const auto load_keys = [&](I start) {
+    const I first = start + group / 2 * LANE_KEYS;
+    const T* const from = k + key_rows.offset(first, first < known, stride.k, stride.key_page);
 #pragma unroll
     for (int n = 0; n < N; n++) {
-      const I at = start + group / 2 * LANE_KEYS + 2 * n + group % 2;
+      const I at = first + 2 * n + group % 2;
 #pragma unroll
       for (int d = 0; d < D; d++) {
         const I column = d * 32 + quad * CHUNK<T>;
-        key[n][d] = load_chunk(k + at * stride.k + column, at < known && column < depth);
+        key[n][d] = load_chunk(from + (2 * n + group % 2) * stride.k + column, at < known && column < depth);
       }
     }
   };
   const auto load_values = [&](I start) {
+    const I first = start + quad * LANE_KEYS;
+    const T* const from = v + key_rows.offset(first, first < known, stride.v, stride.value_page);
 #pragma unroll
     for (int n = 0; n < LANE_KEYS; n++) {
-      const I at = start + quad * LANE_KEYS + n;
 #pragma unroll
       for (int c = 0; c < C; c++) {
         const I column = c * 64 + group * CHUNK<T>;
-        value[n][c] = load_chunk(v + at * stride.v + column, at < known && column < width);
+        value[n][c] = load_chunk(from + n * stride.v + column, first + n < known && column < width);
       }
     }
   };
@@ -177,7 +184,7 @@ __global__ void __launch_bounds__(THREADS, 2)
       for (int d = 0; d < D; d++) {
         const I column = d * 32 + quad * CHUNK<T>;
         if (start + group / 2 * LANE_KEYS + 2 * n + group % 2 == row && column < depth)
-          key[n][d] = load_chunk(k + row * stride.k + column, true);
+          key[n][d] = load_chunk(k + key_rows.offset(row, true, stride.k, stride.key_page) + column, true);
       }
     }
 #pragma unroll
@@ -186,7 +193,7 @@ __global__ void __launch_bounds__(THREADS, 2)
       for (int c = 0; c < C; c++) {
         const I column = c * 64 + group * CHUNK<T>;
         if (start + quad * LANE_KEYS + n == row && column < width)
-          value[n][c] = load_chunk(v + row * stride.v + column, true);
+          value[n][c] = load_chunk(v + key_rows.offset(row, true, stride.v, stride.value_page) + column, true);
       }
     }
   };
@@ -228,8 +235,9 @@ __global__ void __launch_bounds__(THREADS, 2)
     fresh.key += offset(batch, at, 6), fresh.value += offset(batch, at, 7);
     fresh.cos += offset(batch, at, 8), fresh.sin += offset(batch, at, 9);
     if (known < end) {
-      fresh.append(key_cache + (k - key_cache + known * stride.k), value_cache + (v - value_cache + known * stride.v),
-                   depth, width);
+      fresh.append(key_cache + (k - key_cache + key_rows.offset(known, true, stride.k, stride.key_page)),
+                   value_cache + (v - value_cache + key_rows.offset(known, true, stride.v, stride.value_page)), depth,
+                   width);
       __syncthreads();
       load_row(start, known);
       known = end;

@@ -67,13 +67,14 @@ __device__ __forceinline__ void stage(const T* from, I stride, I rows, I columns
 
 // Stage N columns of ROWS rows in shared memory, as `stage` does with chunks; `at` gives the offset of a row.
 template <int ROWS, int N, class T, class I, class F>
-__device__ __forceinline__ void stage_rows(const T* from, const F& at, I rows, I columns, T* to) {
+__device__ __forceinline__ void stage_rows(const T* from, const F& at, I rows, I columns, T* to,
+                                           int thread = threadIdx.x) {
   constexpr int EACH = CHUNK<T>;
-  const int row = threadIdx.x / 8, column = threadIdx.x % 8 * EACH;
+  const int row = thread / 8, column = thread % 8 * EACH;
 #pragma unroll
   for (int r = 0; r < ROWS; r += THREADS / 8) {
     const bool valid = row + r < rows;
-    const T* const source = from + (valid ? at(static_cast<I>(row + r)) : I(0)) + column;
+    const T* const source = from + (valid ? at(static_cast<I>(row + r)) : 0) + column;
 #pragma unroll
     for (int c = 0; c < N; c += 8 * EACH)
       if (column + c < N)

@@ -1,5 +1,6 @@
 // Copies between any two layouts. T only determines the size of elements: 1, 2, 4, 8 or 16 bytes.
 #include "items.cuh"
+#include "pages.cuh"
 #include "ptx.cuh"
 
 // Copy dense memory; x and y are aligned to 16 bytes.
@@ -37,6 +38,24 @@ __global__ void write_rows(const T* x, T* y, const Axes<I, R, 2> axes, I size, c
   start_next_launch();
   wait_for_launches();
   set_items(y + *start * step, axes, size, [&](const I(&at)[R]) { return x[offset(axes, at, 0)]; });
+}
+
+// Append to a KV cache in pages; see `new_token`. Operands of the axes: source, pool, token, row of the table.
+template <typename T, typename I, int R>
+__global__ void write_pages(const T* x, T* pool, const Axes<I, R, 4> axes, I size, I token_stride, I page_stride,
+                            const int* table) {
+  start_next_launch();
+  const I first = first_item<I>();
+  wait_for_launches();
+#pragma unroll
+  for (int k = 0; k < ITEMS; k++) {
+    const I i = first + k * static_cast<I>(blockDim.x);
+    if (i >= size) continue;
+    I at[R];
+    unravel(axes, i, at);
+    T* const to = new_token(pool, axes, at, 1, token_stride, page_stride, table);
+    if (to) *to = x[offset(axes, at, 0)];
+  }
 }
 
 // Transpose x [columns, rows] to y [rows, columns] for every element of the axes. The last axis of either has a unit

@@ -1,6 +1,6 @@
 // Rotary position embeddings (RoPE): pairs of elements (a, b) of a row become (a cos - b sin, b cos + a sin).
 #include "accumulator.cuh"
-#include "strided.cuh"
+#include "pages.cuh"
 #include "vectors.cuh"
 
 // Pairing of elements: i with i + half, or 2 i with 2 i + 1.
@@ -101,21 +101,22 @@ __global__ void rotate(const T* __restrict__ x, const T* __restrict__ cos, const
                       y + offset(axes, at, 3), stride, half, rest, cos_per_element, sin_per_element);
 }
 
-// Numbers of rows of queries, keys and values, and strides between the rows of the caches.
+// Numbers of rows of queries, keys and values, and strides between the rows and the pages of the caches.
 template <typename I>
 struct AppendSizes {
-  I queries, keys, values, key_row, value_row;
+  I queries, keys, values, key_row, value_row, key_page, value_page;
 };
 
-// Decode step: rotate queries to y and keys to their cache, and copy values to theirs, from cache row `*start` on.
-// blockIdx.y selects queries, keys or values. Rows of values have `width` elements; all rows have a unit stride.
-template <typename T, Pairing P, int V, typename I, int R>
+// Decode step: rotate queries to y and keys to their cache, and copy values to theirs, behind the tokens that `lengths`
+// has; see `new_token`. blockIdx.y selects queries, keys or values. Rows of values have `width` elements; all rows have
+// a unit stride.
+template <typename T, Pairing P, int V, typename I, int R, bool PAGED = false>
 __global__ void rotate_append(const T* __restrict__ queries, const T* __restrict__ keys, const T* __restrict__ values,
                               const T* __restrict__ cos, const T* __restrict__ sin, T* __restrict__ y,
                               T* __restrict__ key_cache, T* __restrict__ value_cache, const Axes<I, R, 4> query_axes,
-                              const Axes<I, R, 4> key_axes, const Axes<I, R, 2> value_axes, const AppendSizes<I> sizes,
-                              I half, I rest, I width, I cos_per_element, I sin_per_element,
-                              const long long* __restrict__ start) {
+                              const Axes<I, R, 4 + 2 * PAGED> key_axes, const Axes<I, R, 2 + 2 * PAGED> value_axes,
+                              const AppendSizes<I> sizes, I half, I rest, I width, I cos_per_element, I sin_per_element,
+                              const Length<PAGED>* __restrict__ lengths) {
   const I row = static_cast<I>(blockIdx.x) * blockDim.y + threadIdx.y;
   const ElementStrides<I> stride = {1, 1, 1, 1};
   I at[R];
@@ -126,13 +127,15 @@ __global__ void rotate_append(const T* __restrict__ queries, const T* __restrict
                         cos_per_element, sin_per_element);
   } else if (blockIdx.y == 1 && row < sizes.keys) {
     unravel(key_axes, row, at);
+    T* const to = new_token(key_cache, key_axes, at, 3, sizes.key_row, sizes.key_page, lengths);
+    if (PAGED && !to) return;
     rotate_row<T, P, V>(keys + offset(key_axes, at, 0), cos + offset(key_axes, at, 1), sin + offset(key_axes, at, 2),
-                        key_cache + *start * sizes.key_row + offset(key_axes, at, 3), stride, half, rest,
-                        cos_per_element, sin_per_element);
+                        to, stride, half, rest, cos_per_element, sin_per_element);
   } else if (blockIdx.y == 2 && row < sizes.values) {
     unravel(value_axes, row, at);
     const T* from = values + offset(value_axes, at, 0);
-    T* to = value_cache + *start * sizes.value_row + offset(value_axes, at, 1);
+    T* const to = new_token(value_cache, value_axes, at, 1, sizes.value_row, sizes.value_page, lengths);
+    if (PAGED && !to) return;
     for (I i = threadIdx.x * V; i < width; i += blockDim.x * V) {
       T copied[V];
       load<V>(from + i, copied);

@@ -74,6 +74,7 @@ __all__ = [
     "OpError",
     "Output",
     "PartialShape",
+    "PoolFullError",
     "ProfilingInfo",
     "RTMap",
     "RemoteContext",
@@ -105,7 +106,7 @@ __all__ = [
 ]
 
 
-BATCHING = ("BatchFullError", "BatchedSequence", "DynamicBatcher", "SequenceBatcher")
+BATCHING = ("BatchFullError", "BatchedSequence", "DynamicBatcher", "PoolFullError", "SequenceBatcher")
 LAZY_MODULES = ("exceptions", "helpers", "layout_helpers", "utils")
 
 sys.meta_path.append(names.Finder())
@@ -141,7 +142,7 @@ if TYPE_CHECKING:  # with a module's __getattr__, a type checker would accept an
     from ovgpu import helpers as helpers
     from ovgpu import layout_helpers as layout_helpers
     from ovgpu import utils as utils
-    from ovgpu.batching import BatchedSequence, BatchFullError, DynamicBatcher, SequenceBatcher
+    from ovgpu.batching import BatchedSequence, BatchFullError, DynamicBatcher, PoolFullError, SequenceBatcher
     from ovgpu.integrations import ray as ray
     from ovgpu.integrations.openvino import install, uninstall
     from ovgpu.integrations.openvino.replacement import replace_openvino

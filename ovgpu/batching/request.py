@@ -73,6 +73,11 @@ class BatchRequest:
         session.state = after
         return results.to_tuple()
 
+    def places(self, rows: Sequence[int]) -> tuple[int, Sequence[int]]:
+        """Return the number of rows of the arrays into which inputs of a step of ``rows`` are stacked, and the places
+        of these rows in them. They are also those in the outputs."""
+        return self.rows, rows
+
     def infer_alone(self, inputs: Sequence[Any]) -> OVDict:
         """Run a batch of one row, which continues its state, in any thread. ``inputs`` are by index.
 

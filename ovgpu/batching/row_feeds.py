@@ -1,13 +1,13 @@
 """Class RowFeeds: the tensors, such as masks, that the host computes for the device part of a batch of decoders.
 
 The host part of the model (`ovgpu.passes.split_decode`) computes them for each sequence as if it were alone. Usually
-each is one number, for all sequences the same. Then arrays for all slots are filled at once, as far as they change.
+each is one number, for all sequences the same. Then arrays for all rows are filled at once, as far as they change.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -34,43 +34,42 @@ Kind = tuple[Value, ...]
 """Feeds of one sequence that one number fills each. The shapes do not have the axis that grows."""
 
 
-class Tokens(NamedTuple):
-    """Tokens in the KV caches of a batch's slots, in an inference that appends to them."""
-
-    lengths: Array  # of the sequence in each slot, before the inference
-    past: int  # length of the longest sequence, behind which new tokens are appended in all slots
-    end: int  # the end of the new tokens
-    capacity: int
-
-
 class RowFeeds:
-    """Feeds of a batch. ``unstacked`` are the indices of the inputs that have no array of all rows."""
+    """Feeds of batches. ``unstacked`` are the indices of the inputs that have no array of all rows."""
 
-    def __init__(
-        self, programs: DecodePrograms, batched: BatchedModel, backend: Backend, unstacked: Sequence[int]
-    ) -> None:
+    def __init__(self, programs: DecodePrograms, batched: BatchedModel, unstacked: Sequence[int]) -> None:
         self._programs, self._batched, self._unstacked = programs, batched, unstacked
         self._numbers = [(i, _Number()) for i in sorted(_read_inputs(programs.parts))]
         self._host_parts: dict[Any, HostPart] = {}
         self._kinds: dict[Hashable, Kind | None] = {}  # see `_kinds_of`
         self._interned: dict[Kind, Kind] = {}
         self._stacked: Hashable = None  # the shapes for which the kinds are cached
-        self._feeds = [_FeedOfSlots(backend, feed) for feed in programs.parts.feeds]
 
-    def fill(self, arrays: Sequence[Sequence[Any]], rows: Sequence[int], tokens: Tokens) -> list[HostDevicePair]:
-        """Return the feeds of all slots. ``arrays`` are the inputs of ``rows``, the slots with a step."""
-        kinds = self._kinds_of(arrays, tokens.lengths[rows].tolist(), tokens.end - tokens.past)
+    def fill(
+        self,
+        feeds: Sequence[FeedOfRows],
+        rows: int,
+        arrays: Sequence[Sequence[Any]],
+        lengths: Sequence[int],
+        new_tokens: int,
+        capacity: int,
+    ) -> list[HostDevicePair]:
+        """Return the feeds of a batch of ``rows`` rows, in the memory of ``feeds``.
+
+        ``arrays`` are the inputs of the first rows. Their sequences have ``lengths`` tokens before the inference, and
+        ``new_tokens`` more afterwards. Feeds that grow have a column for each of ``capacity`` tokens.
+        """
+        kinds = self._kinds_of(arrays, lengths, new_tokens)
         first = kinds[0]
         if first is not None and kinds.count(first) == len(kinds):
-            return [feed.fill(value, tokens) for feed, value in zip(self._feeds, first)]
+            end = max(lengths) + new_tokens
+            return [feed.fill(value, rows, end, capacity) for feed, value in zip(feeds, first)]
         pairs: list[HostDevicePair] = []
-        for given, row in zip(arrays, rows):
-            length = int(tokens.lengths[row])
-            values = self._compute(given, length, tokens.end - tokens.past)
-            pairs = [feed.fill_row(row, length, value, tokens) for feed, value in zip(self._feeds, values)]
-        idle = sorted(set(range(len(tokens.lengths))).difference(rows))
-        for pair in pairs:  # slots without a step compute something finite as well
-            pair.host[idle] = pair.host[rows[0]]
+        for row, (given, length) in enumerate(zip(arrays, lengths)):
+            values = self._compute(given, length, new_tokens)
+            pairs = [feed.fill_row(row, value, rows, capacity) for feed, value in zip(feeds, values)]
+        for feed, pair in zip(feeds, pairs):
+            feed.fill_rest(pair, len(arrays))
         return pairs
 
     def _kinds_of(self, arrays: Sequence[Sequence[Any]], lengths: Sequence[int], new_tokens: int) -> list[Kind | None]:
@@ -131,64 +130,54 @@ class RowFeeds:
         return values[: len(parts.feeds)]
 
 
-class _Filled(NamedTuple):
-    """Contents of a feed's array: a number, in columns of tokens that the slots have."""
+class FeedOfRows:
+    """Array of one feed for all rows of a batch, in memory that the device reads.
 
-    host: Array
-    number: Any
-    tokens: Tokens
-
-
-class _FeedOfSlots:
-    """Array of one feed for all slots, in memory that the device reads.
-
-    If the feed grows, it has a column for each token of the caches' capacity. Columns of tokens that a slot does not
-    have, because only longer sequences have them, are hidden.
+    If the feed grows, it has a column for each token of a sequence. The device reads those of tokens that the row's
+    sequence has.
     """
 
     def __init__(self, backend: Backend, feed: Feed) -> None:
         self._backend, self._feed, self._staging = backend, feed, StagingBuffer(backend, True)
-        self._hidden: Any = False if feed.port.spec.type is Type.boolean else -np.inf
-        self._filled: _Filled | None = None  # None after `fill_row`
+        # the array filled last by one number, the number, and the end of the filled columns
+        self._filled: tuple[Array, Any, int] | None = None
 
-    def fill(self, value: Value, tokens: Tokens) -> HostDevicePair:
-        """Return the array with one number for all slots. ``value`` has the shape without the axis that grows."""
+    def fill(self, value: Value, rows: int, end: int, capacity: int) -> HostDevicePair:
+        """Return the array with one number for all rows, whose sequences have up to ``end`` tokens. ``value`` has the
+        shape without the axis that grows."""
         shape, number = value
-        pair = self._pair(shape[1:], tokens)
-        target, filled = pair.host, self._filled
-        if filled is None or filled.host is not target or filled.number != number:
-            filled = None
+        pair, begin = self._pair((rows, *shape[1:]), capacity), 0
+        target, filled, grows = pair.host, self._filled, self._feed.grows
+        if filled is not None and filled[0] is target and filled[1] == number:
+            begin = filled[2]
+            if begin >= end or not grows:
+                return pair
         self._filled = None  # stays None if the fill is interrupted
-        if not self._feed.grows:
-            if filled is None:
-                target[...] = number
-        else:
-            begin, past = 0 if filled is None else _unchanged(filled.tokens, tokens), tokens.past
-            if begin < past:
-                columns = target[..., begin:past]
-                columns[...] = self._hidden
-                owned = np.arange(begin, past) < tokens.lengths[:, None]
-                np.copyto(columns, number, where=owned.reshape(len(owned), *(1,) * (columns.ndim - 2), -1))
-            target[..., past : tokens.end] = number
-        self._filled = _Filled(target, number, tokens)
+        (target[..., begin:end] if grows else target).fill(number)
+        self._filled = target, number, end
         return pair
 
-    def fill_row(self, row: int, length: int, value: Value, tokens: Tokens) -> HostDevicePair:
-        """Return the array after the value of one sequence of ``length`` tokens was put in its row."""
+    def fill_row(self, row: int, value: Value, rows: int, capacity: int) -> HostDevicePair:
+        """Return the array after the value of one sequence was put in its row."""
         shape, elements = value
-        pair, self._filled = self._pair(shape[1:-1] if self._feed.grows else shape[1:], tokens), None
-        target, is_number = pair.host[row], np.ndim(elements) == 0
-        if not self._feed.grows:
-            target[...] = elements if is_number else elements[0]
-            return pair
-        target[..., : tokens.end] = self._hidden
-        for columns, part in ((slice(length), slice(length)), (slice(tokens.past, tokens.end), slice(length, None))):
-            target[..., columns] = elements if is_number else elements[0, ..., part]
+        columns = shape[-1]
+        pair, self._filled = self._pair((rows, *(shape[1:-1] if self._feed.grows else shape[1:])), capacity), None
+        target = pair.host[row]
+        (target[..., :columns] if self._feed.grows else target)[...] = (
+            elements if np.ndim(elements) == 0 else elements[0]
+        )
         return pair
 
-    def _pair(self, shape: Extents, tokens: Tokens) -> HostDevicePair:
-        whole = (len(tokens.lengths), *shape, tokens.capacity) if self._feed.grows else (len(tokens.lengths), *shape)
-        pair = self._staging.pair(whole, self._feed.port.spec.type)
+    def fill_rest(self, pair: HostDevicePair, count: int) -> None:
+        """Fill the rows behind the first ``count`` ones, which no sequence has, so that they compute something finite:
+        a mask hides nothing from them."""
+        if not self._feed.grows:
+            pair.host[count:] = pair.host[0]
+        else:
+            pair.host[count:, ..., :1] = self._feed.port.spec.type is Type.boolean
+
+    def _pair(self, shape: Extents, capacity: int) -> HostDevicePair:
+        pair = self._staging.pair((*shape, capacity) if self._feed.grows else shape, self._feed.port.spec.type)
         return pair if self._backend.remote else HostDevicePair(pair.host, pair.host)
 
 
@@ -215,13 +204,6 @@ class _Number:
         number = array.flat[0].item()
         self._last = array.reshape(-1)[:1].tobytes() * (1 << array.size.bit_length()), number
         return number
-
-
-def _unchanged(before: Tokens, now: Tokens) -> int:
-    """Return the number of columns that are the same in two inferences, where slots have other tokens."""
-    changed = before.lengths != now.lengths
-    shorter = np.minimum(before.lengths, now.lengths)[changed]
-    return min(before.past, int(shorter.min())) if len(shorter) else before.past
 
 
 def _read_inputs(parts: DecodeSplit) -> set[int]:

@@ -170,7 +170,7 @@ class RowInputs:
                 )
             if i not in self._unstacked:
                 key.append((*shape[:axis], *shape[axis + 1 :]))
-        if len(self._dims) == len(self._batched.dims):  # otherwise `CacheRequest` checks, which knows states' lengths
+        if len(self._dims) == len(self._batched.dims):  # otherwise `PagedRequest` checks, which knows states' lengths
             self._batched.check([shapes[i][axis] for i, axis in self._dims])
         if len(self._checked) >= MAX_CHECKED:
             self._checked.clear()

@@ -14,10 +14,10 @@ from weakref import finalize
 from ovgpu._util import forks
 from ovgpu._util.unpicklable import Unpicklable
 from ovgpu.api.compiled_model import CompiledModel
-from ovgpu.batching.cache_request import CacheRequest
 from ovgpu.batching.compilation import compile_batched
 from ovgpu.batching.gathering import BatchRun, Gatherer, Observer, Work, begin, complete, observe, report, run
 from ovgpu.batching.model import BatchedModel
+from ovgpu.batching.paged_request import PagedRequest
 from ovgpu.batching.request import BatchRequest
 from ovgpu.batching.row_inputs import RowInputs, RowOutputs
 from ovgpu.batching.smaller_batches import SmallerBatches, power_of_two
@@ -56,17 +56,20 @@ class SequenceBatcher(Unpicklable):
     Steps that differ in shared inputs run in different inferences. By default, the batch axis is the axis N of an
     input's layout, or else its first axis of extent 1 or of dynamic extent.
 
-    In KV caches, all slots have the same capacity, and each sequence has a length of its own. The model must have a
-    mask, which hides the tokens that only longer sequences have. Steps with equally many new tokens run together. First
-    steps, such as prompts, run apart from other steps, in smaller batches.
+    KV caches lie in pages of 16 tokens, so that each sequence takes memory, and time on the device, for its own length.
+    Steps with equally many new tokens run together. First steps, such as prompts, run apart from other steps.
 
     On several devices (``MULTI:A,B``), each device has a batch with slots of its own. A sequence is opened on the
     device with the fewest open sequences, and stays there.
 
+    The memory of KV caches grows as needed. With ``max_tokens``, each device has pages for so many tokens, rounded up
+    to whole pages, and no more: a step that needs more raises PoolFullError, and leaves all states as they are. The
+    caller may then close or reset sequences, and repeat the step.
+
     ``observer`` is called with the measurements of every batch.
 
-    Raises: OpError that names the layer for a model that mixes the rows of a batch, or whose attention has no such
-    mask; Error for a model without a batch axis, or with states whose size changes, except KV caches.
+    Raises: OpError that names the layer for a model that mixes the rows of a batch; Error for a model without a batch
+    axis, or with states whose size changes, except KV caches.
     """
 
     def __init__(
@@ -80,16 +83,19 @@ class SequenceBatcher(Unpicklable):
         batch_axes: Mapping[Any, int | None] | None = None,
         observer: Observer | None = None,
         decode_strings: bool | None = True,
+        max_tokens: int | None = None,
     ) -> None:
         if not 1 <= max_sequences <= MAX_SEQUENCES:
             raise ValueError(f"max_sequences is {max_sequences}, not 1 to {MAX_SEQUENCES}")
+        if max_tokens is not None and max_tokens < 1:
+            raise ValueError(f"max_tokens is {max_tokens}, not 1 or more")
         compiled, batched = compile_batched(model, device, config, batch_axes)
         batched.decode_strings = decode_strings
         self._compiled, self._batched = compiled, batched
         compilations = compiled._compilations[:max_sequences]
         shares = [(max_sequences + i) // len(compilations) for i in reversed(range(len(compilations)))]
         self._slots = [
-            _Slots(compilation, batched, share, max_wait_ms / 1000, observer)
+            _Slots(compilation, batched, share, max_wait_ms / 1000, observer, max_tokens)
             for compilation, share in zip(compilations, shares)
         ]
         for slots in self._slots:
@@ -117,6 +123,20 @@ class SequenceBatcher(Unpicklable):
                 raise BatchFullError(f"all {self.max_sequences} sequences are open")
             slots = min(free, key=lambda slots: len(slots.opened))
             return BatchedSequence(self, slots, slots.open())
+
+    def _fork(self, sequence: BatchedSequence) -> BatchedSequence:
+        slots = sequence._slots
+        slots.wait_for_steps(sequence._entry)  # before the lock, which their callbacks may take
+        with self._opening:
+            if len(slots.opened) >= slots.most:
+                raise BatchFullError(f"all {slots.most} sequences of the device are open")
+            forked = BatchedSequence(self, slots, slots.open())
+        try:
+            slots.copy(sequence._entry, forked._entry)
+        except BaseException:
+            forked.close()
+            raise
+        return forked
 
     def __repr__(self) -> str:
         return f"<SequenceBatcher: {len(self)} of {self.max_sequences} sequences open, batch axes {self.batch_axes}>"
@@ -199,6 +219,14 @@ class BatchedSequence:
         """Submit a step, and return the future of its outputs. A step that is cancelled before it runs is left out."""
         return self._slots.submit(self._entry, inputs)
 
+    def fork(self) -> BatchedSequence:
+        """Return a new sequence with the state that this one has after the steps that were submitted before.
+
+        KV caches are shared: only the last page of 16 tokens is copied, once one of the sequences appends to it.
+        Raises: BatchFullError if too many sequences are open, and RuntimeError for a sequence that is closed.
+        """
+        return self._batcher._fork(self)
+
     def reset(self) -> None:
         """Reset the state to the initial one, after the steps that were submitted before."""
         self._slots.reset(self._entry)
@@ -250,12 +278,19 @@ class _Slots:
     """
 
     def __init__(
-        self, compilation: Compilation, batched: BatchedModel, most: int, max_wait: float, observer: Observer | None
+        self,
+        compilation: Compilation,
+        batched: BatchedModel,
+        most: int,
+        max_wait: float,
+        observer: Observer | None,
+        max_tokens: int | None,
     ) -> None:
         self._compilation, self._batched, self.most, self._observer = compilation, batched, most, observer
+        self._max_tokens = max_tokens
         self._grows = any(info.axis for info in compilation.current.initial.infos.values())
         self.request = self._new_request()
-        self._smaller = SmallerBatches(self.request, self._new_request)
+        self._smaller = None if self._grows else SmallerBatches(self.request, self._new_request)
         self._rows = 0  # rows of the last inference
         self._changed = True  # whether sequences were opened, closed or reset since the last `_resize`
         self.inputs = RowInputs(compilation.inputs, batched, 1, self.request.unstacked)
@@ -269,7 +304,9 @@ class _Slots:
         self._forks = forks.count
 
     def _new_request(self) -> BatchRequest:
-        return (CacheRequest if self._grows else BatchRequest)(self._compilation.current, self._batched)
+        if not self._grows:
+            return BatchRequest(self._compilation.current, self._batched)
+        return PagedRequest(self._compilation.current, self._batched, self._max_tokens)
 
     # ---- sequences
 
@@ -360,7 +397,7 @@ class _Slots:
 
     # ---- states
 
-    def _after_steps(self, entry: _Entry) -> None:
+    def wait_for_steps(self, entry: _Entry) -> None:
         """Wait for the steps that were submitted. Raise Error if the sequence is closed."""
         self.check_process()
         if threading.get_ident() == self.thread and entry.steps:
@@ -370,17 +407,27 @@ class _Slots:
             if entry.closed:
                 raise Error(CLOSED)
 
+    def copy(self, source: _Entry, target: _Entry) -> None:
+        """Copy the state of a sequence to another one."""
+        with self.running:
+            self._resize()
+            if source.closed:
+                raise Error(CLOSED)
+            if not source.initial:
+                self.request.copy_states(self.request, [(source.slot, target.slot)])
+                target.initial = False
+
     def reset(self, entry: _Entry) -> None:
-        self._after_steps(entry)
+        self.wait_for_steps(entry)
         entry.initial = self._changed = True
 
     def read(self, entry: _Entry) -> dict[str, Tensor]:
-        self._after_steps(entry)
+        self.wait_for_steps(entry)
         with self.running:
             return self.request.read_row(None if entry.initial else entry.slot)
 
     def write(self, entry: _Entry, state: Mapping[str, Any]) -> None:
-        self._after_steps(entry)
+        self.wait_for_steps(entry)
         with self.running:
             self._resize()
             self.request.write_row(entry.slot, state)
@@ -429,14 +476,13 @@ class _Slots:
             raise OpError(CLOSED)  # this type of error has `run` compute the other steps without it
         slots, arrays = [entry.slot for entry in entries], [step.arrays for step in steps]
         begin = [entry.slot for entry in entries if entry.initial]
-        smaller = self._smaller.request(len(steps), len(begin) == len(steps))
-        request, rows = (self.request, slots) if smaller is None else (smaller, list(range(len(steps))))
-        inputs = self.inputs.stack(arrays, request.rows, steps[0].key, rows)
-        if smaller is None:
-            outputs = request.infer_rows(inputs, rows, arrays, begin)
+        smaller = None if self._smaller is None else self._smaller.request(len(steps))
+        self._rows, rows = self.request.places(slots) if smaller is None else smaller.places(list(range(len(steps))))
+        inputs = self.inputs.stack(arrays, self._rows, steps[0].key, rows)
+        if self._smaller is None or smaller is None:
+            outputs = self.request.infer_rows(inputs, slots, arrays, begin)
         else:
             outputs = self._smaller.infer(smaller, inputs, slots, arrays, begin)
-        self._rows = request.rows
         if begin:
             for entry in entries:
                 entry.initial = False

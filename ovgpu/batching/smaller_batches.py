@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from ovgpu.batching.cache_request import CacheRequest
 from ovgpu.batching.request import BatchRequest
 
 # A smaller batch is used if the whole batch has at least this many times its rows. The ratio is larger on a card, which
@@ -16,25 +15,19 @@ HOST_RATIO, DEVICE_RATIO = 2, 8
 class SmallerBatches:
     """Requests with fewer rows than ``whole``, which is the request with the states of all slots.
 
-    The states of slots with a step are copied to a smaller request and back. Copying KV caches is not worth it, but a
-    sequence has none before its first step. Smaller requests therefore run prompts, which `whole` would compute for all
-    slots.
+    The states of slots with a step are copied to a smaller request and back.
     """
 
     def __init__(self, whole: BatchRequest, make: Callable[[], BatchRequest]) -> None:
         self._whole, self._make = whole, make
         self._requests: dict[int, BatchRequest] = {}  # by number of rows
 
-    def request(self, count: int, begins: bool) -> BatchRequest | None:
-        """Return a request for steps of ``count`` slots, None if `whole` is to run them.
-
-        ``begins`` is True if the steps are the first ones of their sequences.
-        """
-        grows = isinstance(self._whole, CacheRequest)
-        ratio = DEVICE_RATIO if self._whole.is_remote and not grows else HOST_RATIO
+    def request(self, count: int) -> BatchRequest | None:
+        """Return a request for steps of ``count`` slots, None if `whole` is to run them."""
+        ratio = DEVICE_RATIO if self._whole.is_remote else HOST_RATIO
         self._requests = {rows: request for rows, request in self._requests.items() if ratio * rows <= self._whole.rows}
         rows = power_of_two(count)
-        if ratio * rows > self._whole.rows or (grows and not begins):
+        if ratio * rows > self._whole.rows:
             return None
         if rows not in self._requests:
             request = self._make()

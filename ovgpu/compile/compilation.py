@@ -186,15 +186,14 @@ class Compilation:
         return self._decode_programs
 
     def new_append_programs(self) -> DecodePrograms | None:
-        """Return new programs that append any number of tokens to KV caches, or None if the model does not split.
-
-        They are for batches of sequences, also on a device that captures no graphs, and are not shared.
+        """Return new programs that append any number of tokens to KV caches in pages, or None if the model does not
+        split. They are for batches of sequences, also on a device that captures no graphs.
         """
         with self.lock:
             model = self._simplified
             if model is None:
                 model = simplify(self.source, self.target)
-            programs = DecodePrograms.of(model, self.backend, self.target, fuse_for_few_tokens=False)
+            programs = DecodePrograms.of(model, self.backend, self.target, paged=True)
             if programs is not None:
                 self._add_constants(programs.device)
             return programs

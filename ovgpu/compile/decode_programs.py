@@ -22,15 +22,16 @@ class DecodePrograms:
     """Programs of the host part and the device part of a model, shared by its requests.
 
     ``read`` has the indices of the inputs that the device part reads; ``used`` adds the inputs that only its shape
-    functions read. ``hosts`` has the programs of the host part by ranks and types of its inputs. With
-    ``fuse_for_few_tokens``, layers are fused into kernels for up to `MAX_APPENDED_TOKENS` tokens.
+    functions read. ``hosts`` has the programs of the host part by ranks and types of its inputs. Programs for decode
+    steps have layers fused into kernels for up to `MAX_APPENDED_TOKENS` tokens; those for caches in pages take any
+    number.
     """
 
-    def __init__(self, parts: DecodeSplit, backend: Backend, target: Target, fuse_for_few_tokens: bool = True) -> None:
+    def __init__(self, parts: DecodeSplit, backend: Backend, target: Target) -> None:
         self.parts = parts
         table = Table()
         specs = parts.specs(table)
-        fuse_layers(parts.device, target, decode=fuse_for_few_tokens)
+        fuse_layers(parts.device, target, "batch" if parts.paged else "decode")
         self.device = build(parts.device, specs, table, uploads=backend.remote, downloads=backend.remote)
         first = len(specs) - len(parts.caches)  # the caches are the last inputs
         self.device.caches = {index: cache.name for index, cache in enumerate(parts.caches, first)}
@@ -46,10 +47,10 @@ class DecodePrograms:
         self.shapes = _shapes([cache.shape for cache in parts.caches])
 
     @staticmethod
-    def of(model: Model, backend: Backend, target: Target, fuse_for_few_tokens: bool = True) -> DecodePrograms | None:
-        """Return the programs of a model, or None if it cannot be split."""
-        parts = split_decode(model)
-        return None if parts is None else DecodePrograms(parts, backend, target, fuse_for_few_tokens)
+    def of(model: Model, backend: Backend, target: Target, paged: bool = False) -> DecodePrograms | None:
+        """Return the programs of a model, with caches in pages if ``paged``, or None if it cannot be split."""
+        parts = split_decode(model, paged)
+        return None if parts is None else DecodePrograms(parts, backend, target)
 
 
 def _shapes(append_shapes: Sequence[tuple[Int, ...]]) -> Callable[[Shapes], Shapes]:

@@ -102,8 +102,9 @@ LAST_LOGITS = Condition("all, if OVGPU_LAST_LOGITS=1", lambda target: target.las
 IN_F32 = Condition("all, for f32", lambda target: target.precision == Type.f32)
 
 
-Stage = Literal["simplify", "decode", "fuse"]
-"""Passes of the stage decode run among those of the stage fuse, for programs of decode steps."""
+Stage = Literal["simplify", "decode", "append", "fuse"]
+"""Passes of the stages decode and append run among those of the stage fuse, for programs of decode steps. Those of the
+stage append also run for programs of batches on a card."""
 
 
 class Pass(NamedTuple):
@@ -206,8 +207,8 @@ PASSES = (
     Pass(merge_products, "simplify", CUDA, "MatMuls of one tensor, such as q, k, v", "MatMul → VariadicSplit"),
     Pass(merge_quantized_products, "simplify", CUDA, "products of the same codes", "one product → VariadicSplit"),
     Pass(keep_products_exact, "simplify", CUDA, "MatMul of positions", "MatMul that is never in TF32"),
-    Pass(append_rotated, "decode", ALL, "Rotary of queries and keys, CacheWrites", "RotaryCacheWrite"),
-    Pass(attend_rotated, "decode", CUDA, "RotaryCacheWrite → CachedAttention", "RotaryAttention"),
+    Pass(append_rotated, "append", ALL, "Rotary of queries and keys, CacheWrites", "RotaryCacheWrite"),
+    Pass(attend_rotated, "append", CUDA, "RotaryCacheWrite → CachedAttention", "RotaryAttention"),
     Pass(
         fuse_convolution_epilogues,
         "fuse",
@@ -256,12 +257,18 @@ def simplify(model: Model, target: Target = Target()) -> Model:
     return model
 
 
-def fuse_layers(model: Model, target: Target, decode: bool = False) -> None:
+def fuse_layers(model: Model, target: Target, kind: Literal["model", "decode", "batch"] = "model") -> None:
     """Fuse successive layers in place: the last part of `prepare`.
 
-    ``decode``: also run the passes for decode steps, whose kernels compute a few rows.
+    ``kind``: of the program. For "decode", also run the passes for decode steps, whose kernels compute a few rows; for
+    "batch" only those that fuse writes to KV caches, and only on a card, as NumPy would copy pools.
     """
-    _run({"fuse", "decode"} if decode else {"fuse"}, model, target)
+    stages: set[Stage] = {"fuse"}
+    if kind == "decode":
+        stages |= {"decode", "append"}
+    elif kind == "batch" and target.on_card:
+        stages.add("append")
+    _run(stages, model, target)
 
 
 def _run(stages: Collection[Stage], model: Model, target: Target) -> None:

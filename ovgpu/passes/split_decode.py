@@ -4,6 +4,9 @@ The inputs of the device part include the whole caches, with their spare capacit
 rows before and after the step. No shape depends on these lengths, so that the part is bound and captured once for all
 lengths up to the capacity. The host part computes tensors whose shapes or values depend on lengths, above all masks. It
 needs only the model's inputs and the lengths.
+
+For batches of sequences, each with a length of its own, the caches lie in pages (`ovgpu.ops.fused.kv_cache`): the
+device part takes pools in place of caches, and a table of pages in place of the lengths.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from ovgpu.model import Model, Node, Output
 from ovgpu.ops.attention.attention import CachedAttention, ScaledDotProductAttention
 from ovgpu.ops.base.lazy import LazyConstant
 from ovgpu.ops.base.op import op_of
-from ovgpu.ops.fused.kv_cache import CacheAppend, CacheWrite, Reorder
+from ovgpu.ops.fused.kv_cache import PAGE_TOKENS, CacheAppend, CacheWrite, Reorder, table_tokens
 from ovgpu.ops.infrastructure.graph import Constant, Parameter
 from ovgpu.ops.movement.movement import Transpose
 from ovgpu.ops.shape.reshape import Unsqueeze
@@ -58,7 +61,7 @@ class DecodeSplit:
     ``device`` takes the model's inputs, the feeds, the lengths [2] and the caches. ``host`` takes the model's inputs
     and the caches whose shapes it reads; ``shape_caches`` are their indices in ``caches``. Its results are the feeds,
     then one flag for each tensor of beams that reorders caches. The device part may run only if all flags are true: it
-    leaves out the reordering, so the beams must be the identity.
+    leaves out the reordering, so the beams must be the identity. If ``paged``, it takes a table of pages and pools.
     """
 
     device: Model
@@ -66,24 +69,34 @@ class DecodeSplit:
     caches: tuple[Cache, ...]
     feeds: tuple[Feed, ...]
     shape_caches: tuple[int, ...]
+    paged: bool
 
     def specs(self, table: Table) -> list[Spec]:
         """Return the specs of the device part's parameters, with extents from ``table``.
 
-        Extents that are equal in the model stay equal. All caches have capacity for the same number of rows.
+        Extents that are equal in the model stay equal. All caches have capacity for the same number of rows, and all
+        pools the same number of pages.
         """
         translator = _ExtentTranslator(table)
         inputs = len(self.device.parameters) - len(self.feeds) - len(self.caches) - 1
         specs = [translator.spec(p, i) for i, p in enumerate(self.device.parameters[:inputs])]
         first = len(self.device.parameters) - len(self.caches)
-        rows = table.atom("dim", first, self.caches[0].axis, lo=1)
+        if self.paged:
+            sequences = translator.shape(self.caches[0].shape, first)[0]
+            lengths = Spec(Type.i32, (sequences, table.atom("dim", first - 1, 1, lo=3)))
+            pages, columns = [table.atom("dim", first, 0, lo=1)], table_tokens(lengths.shape or ())
+            rows: Int = PAGE_TOKENS
+        else:
+            rows = columns = table.atom("dim", first, self.caches[0].axis, lo=1)
+            lengths, pages = Spec(Type.i64, (2,)), []
         for parameter, feed in enumerate(self.feeds, inputs):
             shape = translator.shape(feed.port.spec.shape or (), parameter)
-            specs.append(Spec(feed.port.spec.type, (*shape[:-1], rows) if feed.grows else shape))
-        specs.append(Spec(Type.i64, (2,)))
+            specs.append(Spec(feed.port.spec.type, (*shape[:-1], columns) if feed.grows else shape))
+        specs.append(lengths)
         for parameter, cache in enumerate(self.caches, first):
             shape = translator.shape(cache.shape, parameter)
-            specs.append(Spec(cache.type, (*shape[: cache.axis], rows, *shape[cache.axis + 1 :])))
+            whole = (*pages, *shape[len(pages) : cache.axis], rows, *shape[cache.axis + 1 :])
+            specs.append(Spec(cache.type, whole))
         return specs
 
 
@@ -122,13 +135,14 @@ def is_of_inputs(value: Int) -> bool:
     return all(a.op not in OPAQUE or (a.op == "dim" and isinstance(a.args[0], int)) for a in atoms(value))
 
 
-def split_decode(model: Model) -> DecodeSplit | None:
+def split_decode(model: Model, paged: bool = False) -> DecodeSplit | None:
     """Return the two parts of a model whose caches grow, None if it has no such caches or cannot be split.
 
+    If ``paged``, the caches lie in pages. Their first axis must be that of the batch, also in attention.
     Port specs must be inferred beforehand.
     """
     model = model.clone()
-    caches = _Caches(model)
+    caches = _Caches(model, paged)
     return _Split(model, caches).run() if caches.names and caches.splits else None
 
 
@@ -138,7 +152,8 @@ class _Caches:
     ``splits`` is true if each cache is taken by attention layers alone, as keys and values.
     """
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, paged: bool) -> None:
+        self.paged = paged
         self.users = users_of(model)
         self.appends: list[Node] = []
         self.names: list[str] = []
@@ -188,16 +203,22 @@ class _Caches:
             inputs = {i for i, source in enumerate(user.sources) if source is port}
             if op.causal or axis != rank - 2 or not inputs <= {1, 2}:  # keys and values
                 return False
+            if self.paged and any(s is None or s.spec.rank != rank for s in user.sources[:3]):
+                return False  # the batch of the queries would be another axis
             self.attention.setdefault(user, set()).update(inputs)
             return True
         other = user.sources[1] if isinstance(op, (Unsqueeze, Transpose)) and user.sources[0] is port else None
         if other is None or other.spec.constant is None:
             return False
         order = [int(i) for i in other.spec.constant.reshape(-1)]
+        if self.paged and isinstance(op, Transpose) and (not order or order[0]):
+            return False
         if isinstance(op, Transpose):
             axis = order.index(axis) if order else rank - 1 - axis
         else:
             added = {i % (rank + len(order)) for i in order}
+            if self.paged and 0 in added:
+                return False
             axis = [i for i in range(rank + len(order)) if i not in added][axis]
         self.path.add(user)
         return self._follow(user.ports[0], axis, None)
@@ -230,7 +251,8 @@ class _Split:
         for node in host.ops:
             if isinstance(node.op, Constant) and isinstance(node.op.value, LazyConstant):
                 node.op = replace(node.op, value=node.op.value.compute())
-        return DecodeSplit(self._make_device_part(feeds, caches), host, caches, feeds, shape_caches)
+        device = self._make_device_part(feeds, caches)
+        return DecodeSplit(device, host, caches, feeds, shape_caches, self.caches.paged)
 
     def _describe_caches(self) -> tuple[Cache, ...] | None:
         """Return the caches, None if their shapes do not follow from the inputs' shapes."""
@@ -345,12 +367,13 @@ class _Split:
     def _make_device_part(self, feeds: Sequence[Feed], caches: Sequence[Cache]) -> Model:
         """Change the model into the device part, and return it."""
         fed = {f.port: _parameter(f.port.spec, f.port) for f in feeds}
-        lengths = _parameter(Spec(Type.i64, (2,)), self.caches.reads[0])
+        table = Spec(Type.i32, (caches[0].shape[0], Table().atom("dim", 0, 1, lo=3)))
+        lengths = _parameter(table if self.caches.paged else Spec(Type.i64, (2,)), self.caches.reads[0])
         for node, index, port in self.consumers:
             node.sources[index] = fed[port]
         whole = []
         for node, read, cache in zip(self.caches.appends, self.caches.reads, caches):
-            whole.append(_parameter(read.spec, read))
+            whole.append(_parameter(self._whole_spec(read.spec, cache), read))
             node.op, node.sources = CacheWrite(axis=cache.axis), [whole[-1], node.sources[1], lengths]
         for node in self.caches.attention:
             node.op = CachedAttention()
@@ -361,6 +384,13 @@ class _Split:
         device = Model(model.results, sinks, parameters, model.friendly_name, source=model.source)
         device.validate_nodes_and_infer_types()
         return device
+
+    def _whole_spec(self, read: Spec, cache: Cache) -> Spec:
+        """Return the spec of a whole cache or pool; ``read`` is that of the variable's value."""
+        if not self.caches.paged or read.shape is None:
+            return read
+        pages = Table().atom("dim", 0, 0, lo=1)
+        return Spec(read.type, (pages, *read.shape[1 : cache.axis], PAGE_TOKENS, *read.shape[cache.axis + 1 :]))
 
 
 def _adds_axes_in_front(node: Node) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -34,6 +35,7 @@ from ovgpu.ops.fused._elementwise import Fused, Layer
 from ovgpu.ops.fused._epilogue import OpWithEpilogue
 from ovgpu.ops.fused.add_norm import AddNorm
 from ovgpu.ops.fused.channels_last import ChannelsLastConvolution
+from ovgpu.ops.fused.kv_cache import PAGE_TOKENS
 from ovgpu.ops.fused.matmul_prologue import MatMulWithPrologue
 from ovgpu.ops.fused.rotary_attention import RotaryAttention
 from ovgpu.ops.infrastructure.control_flow import If
@@ -451,7 +453,14 @@ class _Planner:
         if not isinstance(step.op, (CachedAttention, RotaryAttention)) or hosts is None:
             return {}
         keys, values, mask, lengths = (step.inputs[i] for i in step.op.attended)
-        length, capacity = int(hosts[self.program.values[lengths].source][1]), self._operand(keys).shape[-2]
+        given, capacity = hosts[self.program.values[lengths].source], self._operand(keys).shape[-2]
+        if given.ndim == 2:  # a table of pages
+            read = int(given[:, 1].sum())  # tokens of all sequences
+            held = {i: (self._operand(i).shape[0] or 0) * PAGE_TOKENS for i in (keys, values)}
+            if mask >= 0 and self._operand(mask).shape[-1] != 1:
+                held[mask] = prod(d or 0 for d in (self._operand(mask).shape[0], self._operand(mask).shape[-1]))
+            return {i: (self._operand(i).nbytes or 0) // max(tokens, 1) * read for i, tokens in held.items()}
+        length = int(given[1])
         return {
             i: (self._operand(i).nbytes or 0) // (capacity or 1) * length
             for i in (keys, values, mask)

@@ -1,4 +1,4 @@
-"""Decoders in a SequenceBatcher: sequences of different lengths share KV caches of equal capacity."""
+"""Decoders in a SequenceBatcher: sequences of different lengths share KV caches in pages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import ovgpu as ov
-from ovgpu.batching.cache_request import CacheRequest
+from ovgpu.batching.paged_request import PagedRequest
 from tests.batching import nets
 from tests.batching.test_sequences import close_to
 from tests.harness.models.drive import DATA
@@ -200,125 +200,256 @@ def test_a_mask_of_another_length_is_an_error(device: str) -> None:
         nearly(sequence.infer(frames(1, 2)).to_tuple(), alone(nets.decoder(), [frames(2, 0), frames(1, 2)])[1])
 
 
-def test_attention_without_a_mask_is_refused_with_the_layer() -> None:
-    with pytest.raises(ov.OpError, match=r"^\[CachedAttention\] attention has no mask .*attend"):
-        ov.SequenceBatcher(nets.decoder(masked=False), 2, "CPU")
+def test_attention_without_a_mask(device: str) -> None:
+    """A sequence attends to its own tokens alone, without a mask that hides others."""
+    model = nets.decoder(masked=False)
+    data = [[frames(2 + 20 * i, 0, i), frames(1, 2 + 20 * i, i)] for i in range(3)]
+    with ov.SequenceBatcher(model, 3, device, max_wait_ms=1000) as batcher:
+        sequences = [batcher.open() for _ in data]
+        found = [[result] for result in one_after_the_other(batcher, sequences, [inputs[0] for inputs in data])]
+        futures = [sequence.submit(inputs[1]) for sequence, inputs in zip(sequences, data)]
+        for results, future in zip(found, futures):
+            results.append(future.result())
+    for ours, inputs in zip(found, data):
+        for results, wanted in zip(ours, alone(model, inputs), strict=True):
+            nearly(results.to_tuple(), wanted)
 
 
-def test_a_step_is_one_graph_and_one_kernel_that_moves_rows(emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def one_after_the_other(batcher: ov.SequenceBatcher, sequences: Any, inputs: Any) -> list[Any]:
+    """Return the results of steps that do not share a batch, such as prompts of different lengths."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batcher._slots[0].gatherer, "_max_wait", 0)
+        return [sequence.infer(x) for sequence, x in zip(sequences, inputs)]
+
+
+def paged(batcher: ov.SequenceBatcher) -> PagedRequest:
+    (request,) = [slots.request for slots in batcher._slots]
+    assert isinstance(request, PagedRequest)
+    return request
+
+
+def is_empty(batcher: ov.SequenceBatcher) -> bool:
+    """Return whether all pages are free."""
+    request = paged(batcher)
+    request.free_rows(range(request.rows))
+    return request._allocator.free == request._allocator.capacity - 1
+
+
+def test_a_step_is_one_graph(emulated: str) -> None:
+    """Nothing is launched beside it, until the pools or the table of pages grow."""
     from tests.emulator import state
 
-    moved: list[int] = []
-    infer = CacheRequest.infer_rows
-
-    def watched(self: CacheRequest, *arguments: Any) -> Any:
-        before = state.counters.launches
-        found = infer(self, *arguments)
-        moved.append(state.counters.launches - before)
-        return found
-
     with ov.SequenceBatcher(nets.decoder(), 2, emulated, max_wait_ms=1000) as batcher:
-        short, long = batcher.open(), batcher.open()
+        sequences = [batcher.open(), batcher.open()]
         past = [1, 4]
-        for sequence, count in zip((short, long), past):
-            with pytest.MonkeyPatch.context() as patch:  # prompts of different lengths run one after the other
-                patch.setattr(batcher._slots[0].gatherer, "_max_wait", 0)
-                sequence.infer(frames(count, 0))
+        one_after_the_other(batcher, sequences, [frames(count, 0) for count in past])
         for step in range(5):
             if step == 3:
                 state.counters.reset()
-                monkeypatch.setattr(CacheRequest, "infer_rows", watched)
-            futures = [s.submit(frames(1, n + step)) for s, n in zip((short, long), past)]
+            futures = [s.submit(frames(1, n + step)) for s, n in zip(sequences, past)]
             for future in futures:
                 future.result()
-        assert state.counters.graph_launches == 2 and moved == [1, 1] and state.counters.allocs == 0
+        assert state.counters.graph_launches == 2 and state.counters.launches == state.counters.allocs == 0
 
 
-def test_caches_grow_by_one_launch(emulated: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It copies the tokens of all slots and all caches, and makes the others zero."""
+def test_launches_of_a_step_are_those_of_one_sequence(emulated: str) -> None:
+    """In 16 bits, the tokens are rotated, appended and attended to by one kernel of each layer."""
     from tests.emulator import state
 
-    launches: list[int] = []
-    replace = CacheRequest._replace
+    model, counts = ov.Core().read_model(DATA / "llama" / "model.xml"), []
+    for count in (1, 4):
+        with ov.SequenceBatcher(model, count, emulated, {"INFERENCE_PRECISION_HINT": "f16"}) as batcher:
+            sequences = [batcher.open() for _ in range(count)]
+            for past, ids in ((0, [5, 6]), (2, [7]), (3, [8]), (4, [9])):
+                state.counters.reset()
+                with batcher.together():
+                    futures = [sequence.submit(tokens(model, ids, past)) for sequence in sequences]
+                for future in futures:
+                    future.result()
+            counts.append((state.counters.graph_launches, state.counters.graph_kernels, state.counters.launches))
+    assert counts[0] == counts[1] and counts[0][0] == 1
 
-    def watched(self: CacheRequest, *arguments: Any) -> None:
-        before = state.counters.launches
-        replace(self, *arguments)
-        launches.append(state.counters.launches - before)
-        for cache in self._arrays:
-            host, lengths = self.session.backend.to_host(cache), [*self._lengths, *[0] * len(cache)]
-            assert not any(row[:, length:].any() for row, length in zip(host, lengths))
 
+def test_a_step_reads_the_tokens_of_its_sequences(emulated: str) -> None:
+    """The bytes of keys and values that attention reads are those of the lengths, rounded up to nothing else."""
+    from ovgpu.runtime.plan import plan_of
+
+    model, past = nets.decoder(), [3, 100, 40, 17]
+    token = nets.SIZE * 4  # bytes of a key, and of a value
+    with ov.SequenceBatcher(model, 4, emulated, max_wait_ms=1000) as batcher:
+        sequences = [batcher.open() for _ in past]
+        one_after_the_other(batcher, sequences, [frames(count, 0) for count in past])
+        with batcher.together():
+            futures = [sequence.submit(frames(1, count)) for sequence, count in zip(sequences, past)]
+        for future in futures:
+            future.result()
+        last = paged(batcher)._batches[4].session.last
+        assert last is not None
+        (attention,) = [step for step in plan_of(last).steps if step.op == "CachedAttention"]
+    lengths = sum(past) + len(past)
+    queries, masks = 4 * token, lengths * 4
+    assert attention.bytes_read == 2 * token * lengths + masks + queries + 4 * (2 + 8) * 4  # and the table of pages
+
+
+def test_memory_that_no_sequence_has_is_not_read(device: str) -> None:
+    """Numbers that are none lie in free pages, and behind the tokens in the last page of each sequence."""
+    model, data = nets.decoder(), [[frames(5 + 13 * i, 0, i), frames(1, 5 + 13 * i, i)] for i in range(3)]
+    with ov.SequenceBatcher(model, 3, device, max_wait_ms=1000) as batcher:
+        sequences = [batcher.open() for _ in data]
+        found = [[x] for x in one_after_the_other(batcher, sequences, [inputs[0] for inputs in data])]
+        request = paged(batcher)
+        backend = request.session.backend
+        kept = {(page, i) for pages, n in request._held for t in range(n) for page, i in [(pages[t // 16], t % 16)]}
+        with backend.active():
+            for pool in request._pools:
+                values = np.array(backend.to_host(pool))
+                for page in range(1, len(values)):
+                    for place in range(16):
+                        if (page, place) not in kept:
+                            values[page, :, place] = np.nan
+                pool[...] = backend.constant(values)
+            backend.synchronize()
+        with batcher.together():
+            futures = [sequence.submit(inputs[1]) for sequence, inputs in zip(sequences, data)]
+        for results, future in zip(found, futures):
+            results.append(future.result())
+    for ours, inputs in zip(found, data):
+        for results, wanted in zip(ours, alone(model, inputs), strict=True):
+            nearly(results.to_tuple(), wanted)
+
+
+def test_pools_grow_by_doubling(device: str) -> None:
     model = nets.decoder()
     data = [[frames(1 + i, 0, i), *[frames(40, 1 + i + 40 * n, i) for n in range(8)]] for i in range(4)]
     wanted = [alone(model, inputs) for inputs in data]
-    with ov.SequenceBatcher(model, 8, emulated, max_wait_ms=1000) as batcher:
+    capacities = list[int]()
+    with ov.SequenceBatcher(model, 8, device, max_wait_ms=1000) as batcher:
         sequences = [batcher.open() for _ in range(4)]
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(batcher._slots[0].gatherer, "_max_wait", 0)
-            for sequence, inputs in zip(sequences, data):
-                sequence.infer(inputs[0])
-        monkeypatch.setattr(CacheRequest, "_replace", watched)
+        one_after_the_other(batcher, sequences, [inputs[0] for inputs in data])
         for number in range(1, 9):
             with batcher.together():
                 futures = [s.submit(inputs[number]) for s, inputs in zip(sequences, data)]
             for future, results in zip(futures, wanted):
                 nearly(future.result().to_tuple(), results[number])
-        assert launches == [1, 1]  # from 128 tokens to 256 and 512
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(batcher._slots[0].gatherer, "_max_wait", 0)
-            sequences.append(batcher.open())
-            sequences[0].infer(frames(1, 321, 0))
-        assert launches == [1, 1, 1]  # for more slots
-
-
-def test_slots_are_cleared_by_one_launch(emulated: str) -> None:
-    """Slots that are free again do not hold the others' tokens back, nor numbers that are none."""
-    from tests.emulator import state
-
-    with ov.SequenceBatcher(nets.decoder(), 4, emulated, max_wait_ms=0) as batcher:
-        sequences = [batcher.open() for _ in range(4)]
-        for i, sequence in enumerate(sequences):
-            sequence.infer({**frames(3 + i, 0, i), "x": np.full((1, 3 + i, nets.SIZE), np.nan, np.float32)})
-        (request,) = [slots.request for slots in batcher._slots]
-        assert isinstance(request, CacheRequest) and request._lengths.tolist() == [3, 4, 5, 6]
-        before = state.counters.launches
-        request.free_rows([0, 2, 3])
-        assert state.counters.launches - before == 1 and request._lengths.tolist() == [0, 4, 0, 0]
-        for cache in request._arrays:
-            host = request.session.backend.to_host(cache)
-            assert np.isfinite(host[[0, 2, 3]]).all() and np.isnan(host[1, :, :4]).all()
+            capacities.append(paged(batcher)._allocator.capacity)
+        assert capacities[-1] == 128 and sorted({*capacities}) == [2**n for n in range(4, 8)]
+        assert {len(pool) for pool in paged(batcher)._pools} == {128}
+        for sequence in sequences:
+            sequence.close()
+        assert is_empty(batcher)
 
 
 def test_a_step_that_fails_after_the_caches_were_written(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its tokens, which are no numbers, do not stay behind in any slot."""
+    """Its tokens, which are no numbers, do not stay behind, nor do its pages."""
     model = nets.decoder()
-    data = [[frames(1, 0, 1), frames(1, 1, 1), frames(1, 2, 1)], [frames(5, 0, 2), frames(1, 5, 2), frames(1, 6, 2)]]
+    data = [[frames(16 * i, 0, i), *[frames(1, 16 * i + n, i) for n in range(2)]] for i in (1, 2)]
     wanted = [alone(model, inputs) for inputs in data]
+    append = PagedRequest._append
 
-    def fail(self: CacheRequest, rows: Any) -> None:
-        move(self, rows)
+    def fail(self: PagedRequest, *arguments: Any) -> None:
+        append(self, *arguments)
         raise ov.Error("the device has failed")
 
     with ov.SequenceBatcher(model, 2, device, max_wait_ms=1000) as batcher:
         sequences = [batcher.open() for _ in range(2)]
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(batcher._slots[0].gatherer, "_max_wait", 0)
-            for sequence, inputs in zip(sequences, data):
-                sequence.infer(inputs[0])
-        move = CacheRequest._move_tokens
-        with monkeypatch.context() as patch:
-            patch.setattr(CacheRequest, "_move_tokens", fail)
-            futures = [
-                s.submit({**inputs[1], "x": inputs[1]["x"] * np.float32(np.nan)}) for s, inputs in zip(sequences, data)
-            ]
-            for future in futures:
-                with pytest.raises(ov.Error, match="the device has failed"):
-                    future.result()
+        one_after_the_other(batcher, sequences, [inputs[0] for inputs in data])
+        for _ in range(3):
+            with monkeypatch.context() as patch:
+                patch.setattr(PagedRequest, "_append", fail)
+                futures = [
+                    s.submit({**inputs[1], "x": inputs[1]["x"] * np.float32(np.nan)})
+                    for s, inputs in zip(sequences, data)
+                ]
+                for future in futures:
+                    with pytest.raises(ov.Error, match="the device has failed"):
+                        future.result()
         for number in (1, 2):
             futures = [s.submit(inputs[number]) for s, inputs in zip(sequences, data)]
             for future, results in zip(futures, wanted):
                 nearly(future.result().to_tuple(), results[number])
+        request = paged(batcher)
+        assert [len(held.pages) for held in request._held] == [2, 3]
+        assert request._allocator.free + 5 == request._allocator.capacity - 1
+        for sequence in sequences:
+            sequence.close()
+        assert is_empty(batcher)
+
+
+def test_forks_share_pages(device: str) -> None:
+    """A prompt is computed and held once; a fork copies the last page when it appends, and no other."""
+    model = nets.decoder()
+    prompt, later = frames(37, 0), [[frames(1, 37 + n, seed) for n in range(14)] for seed in range(3)]
+    with ov.SequenceBatcher(model, 4, device, max_wait_ms=1000) as batcher:
+        parent = batcher.open()
+        (first,) = one_after_the_other(batcher, [parent], [prompt])
+        sequences = [parent, parent.fork(), parent.fork()]
+        request = paged(batcher)
+        assert len({held.pages for held in request._held[:3]}) == 1 and len(request._held[0].pages) == 3
+        found = [[first] for _ in sequences]
+        for number in range(14):
+            with batcher.together():
+                futures = [s.submit(inputs[number]) for s, inputs in zip(sequences, later)]
+            for results, future in zip(found, futures):
+                results.append(future.result())
+        pages = [held.pages for held in request._held[:3]]
+        assert [len(each) for each in pages] == [4, 4, 4] and len(
+            {page for each in pages for page in each}
+        ) == 2 + 3 * 2
+        for results, inputs in zip(found, later):
+            for ours, theirs in zip(results, alone(model, [prompt, *inputs]), strict=True):
+                nearly(ours.to_tuple(), theirs)
+        parent.close()
+        nearly(sequences[1].infer(frames(1, 51, 1)).to_tuple(), alone(model, [prompt, *later[1], frames(1, 51, 1)])[-1])
+        for sequence in sequences[1:]:
+            sequence.close()
+        with pytest.raises(ov.Error, match="closed"):
+            parent.fork()
+        assert is_empty(batcher)
+
+
+def test_forks_of_full_batches_and_of_beginnings(device: str) -> None:
+    with ov.SequenceBatcher(nets.decoder(), 2, device, max_wait_ms=0) as batcher:
+        sequence = batcher.open()
+        with sequence.fork() as fork:
+            nearly(fork.infer(frames(2, 0)).to_tuple(), alone(nets.decoder(), [frames(2, 0)])[0])
+            with pytest.raises(ov.BatchFullError, match="all 2 sequences of the device are open"):
+                fork.fork()
+            assert len(batcher) == 2
+        assert is_empty(batcher)
+
+
+def test_a_pool_of_fixed_size(device: str) -> None:
+    """A step for which there are no pages changes nothing, and runs once others have been closed."""
+    model, data = (
+        nets.decoder(),
+        [[frames(30, 0, i), frames(1, 30, i), frames(1, 31, i), frames(1, 32, i)] for i in range(3)],
+    )
+    wanted = [alone(model, inputs) for inputs in data]
+    with ov.SequenceBatcher(model, 4, device, max_wait_ms=1000, max_tokens=100) as batcher:
+        sequences = [batcher.open() for _ in data]
+        one_after_the_other(batcher, sequences, [inputs[0] for inputs in data])
+        for number in (1, 2):
+            with batcher.together():
+                futures = [s.submit(inputs[number]) for s, inputs in zip(sequences, data)]
+            for future, results in zip(futures, wanted):
+                nearly(future.result().to_tuple(), results[number])
+        assert paged(batcher)._allocator.capacity == 8 and paged(batcher)._allocator.free == 1
+        with batcher.together():
+            futures = [s.submit(inputs[3]) for s, inputs in zip(sequences, data)]
+        for future in futures:
+            with pytest.raises(ov.PoolFullError, match="needs 1 more pages of 16 tokens") as caught:
+                future.result()
+            assert caught.value.missing == 1
+        nearly(sequences[0].infer(data[0][3]).to_tuple(), wanted[0][3])
+        sequences[0].close()
+        with batcher.together():
+            futures = [s.submit(inputs[3]) for s, inputs in zip(sequences[1:], data[1:])]
+        for future, results in zip(futures, wanted[1:]):
+            nearly(future.result().to_tuple(), results[3])
+        with pytest.raises(ov.PoolFullError):
+            batcher.open().state = {name: np.zeros((1, 1, 90, nets.SIZE), np.float32) for name in sequences[1].state}
+    with pytest.raises(ValueError, match="max_tokens is 0"):
+        ov.SequenceBatcher(model, 4, device, max_tokens=0)
 
 
 def test_masks_of_sequences_that_differ(device: str) -> None:
@@ -349,13 +480,13 @@ def test_masks_of_sequences_that_differ(device: str) -> None:
 
 def test_steps_of_the_only_decoder_run_in_the_thread_that_calls(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, threads = ov.Core().read_model(DATA / "llama" / "model.xml"), list[int]()
-    infer = CacheRequest.infer_alone
+    infer = PagedRequest.infer_alone
 
-    def watched(self: CacheRequest, inputs: Any) -> Any:
+    def watched(self: PagedRequest, inputs: Any) -> Any:
         threads.append(threading.get_ident())
         return infer(self, inputs)
 
-    monkeypatch.setattr(CacheRequest, "infer_alone", watched)
+    monkeypatch.setattr(PagedRequest, "infer_alone", watched)
     data = dialogue(model, 1, 5)
     with ov.SequenceBatcher(model, 2, device, {"INFERENCE_PRECISION_HINT": "f32"}, max_wait_ms=0) as batcher:
         sequence = batcher.open()

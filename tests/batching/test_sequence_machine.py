@@ -19,7 +19,7 @@ from hypothesis.stateful import (
 
 import ovgpu as ov
 from tests.batching import nets
-from tests.batching.test_decoders import VOCABULARY, frames, nearly, tokens
+from tests.batching.test_decoders import VOCABULARY, frames, is_empty, nearly, tokens
 from tests.batching.test_sequences import MODELS, close_to, step
 from tests.harness.models.drive import DATA
 
@@ -34,6 +34,7 @@ class Pair:
         self.sequence, self.request = sequence, request
         self.waiting: list[tuple[Any, Any]] = []  # (future, expected results)
         self.past = 0  # rows of its KV caches
+        self.begun = False  # whether it has left the initial state
 
 
 class Machine(RuleBasedStateMachine):
@@ -79,7 +80,7 @@ class Machine(RuleBasedStateMachine):
     def submits(self, numbers: list[int]) -> None:
         for number in numbers:
             pair = self.pick(number)
-            inputs = self.inputs(pair)
+            inputs, pair.begun = self.inputs(pair), True
             pair.waiting.append((pair.sequence.submit(inputs), pair.request.infer(inputs).to_tuple()))
 
     @precondition(lambda self: self.open)
@@ -88,7 +89,18 @@ class Machine(RuleBasedStateMachine):
         pair = self.pick(number)
         pair.sequence.reset()
         pair.request.reset_state()
-        pair.past = 0
+        pair.past, pair.begun = 0, False
+
+    @precondition(lambda self: 0 < len(self.open) < SLOTS)
+    @rule(number=st.integers(0, SLOTS - 1))
+    def forks(self, number: int) -> None:
+        pair = self.pick(number)
+        forked = Pair(pair.sequence.fork(), self.compiled.create_infer_request())
+        if pair.begun:
+            for ours, theirs in zip(forked.request.query_state(), pair.request.query_state()):
+                ours.state = theirs.state.data.copy()
+        forked.past, forked.begun = pair.past, pair.begun
+        self.open.append(forked)
 
     @precondition(lambda self: self.open)
     @rule(number=st.integers(0, SLOTS - 1))
@@ -106,7 +118,7 @@ class Machine(RuleBasedStateMachine):
         b.sequence.state = state
         for variable in b.request.query_state():
             variable.state = state[variable.name].data
-        b.past = a.past
+        b.past, b.begun = a.past, True
 
     @precondition(lambda self: self.open)
     @rule(number=st.integers(0, SLOTS - 1))
@@ -126,7 +138,12 @@ class Machine(RuleBasedStateMachine):
         if hasattr(self, "batcher"):
             for pair in self.open:
                 self.settle(pair)
+                pair.sequence.close()
+            self.ends()
             self.batcher.close()
+
+    def ends(self) -> None:
+        """Check the batcher after all sequences were closed."""
 
 
 class DecoderMachine(Machine):
@@ -146,6 +163,9 @@ class DecoderMachine(Machine):
 
     def compare(self, found: Any, wanted: Any) -> None:
         nearly(found, wanted)
+
+    def ends(self) -> None:
+        assert is_empty(self.batcher)
 
 
 @pytest.mark.parametrize("base", [Machine, DecoderMachine])

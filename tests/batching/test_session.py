@@ -44,15 +44,15 @@ def test_what_batch_requests_use_is_documented() -> None:
     interface = documented()
     assert {"run", "state", "variables", "execute", "update"} <= interface
     uses = {file.name: set(used(ast.parse(file.read_text()))) for file in BATCHING.glob("*.py")}
-    assert uses["request.py"] and uses["cache_request.py"]
+    assert uses["request.py"] and uses["paged_request.py"]
     assert {name for names in uses.values() for name in names if name.startswith("_")} == set()
     assert {name for names in uses.values() for name in names} <= interface
 
 
 def test_batch_requests_are_no_sessions() -> None:
-    from ovgpu.batching.cache_request import CacheRequest
+    from ovgpu.batching.paged_request import PagedRequest
     from ovgpu.batching.request import BatchRequest
 
     assert BatchRequest.__mro__ == (BatchRequest, object)
-    overridden = {name for name in vars(CacheRequest) if name in vars(BatchRequest) and name[0] == "_" != name[1]}
+    overridden = {name for name in vars(PagedRequest) if name in vars(BatchRequest) and name[0] == "_" != name[1]}
     assert overridden == set()

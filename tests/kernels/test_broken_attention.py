@@ -191,13 +191,13 @@ FAULTS = [
     ),
     Fault("factors of the first head, by tiles", coded_by_tiles, FILE, "convert.select_batch(batch, head);", ";"),
     Fault("codes beyond the largest", coded, "quantizer.cuh", ", high)", ", high + 1)"),
-    Fault("new rows not waited for", appending, STREAM, "depth, width);\n      __syncthreads();", "depth, width);"),
+    Fault("new rows not waited for", appending, STREAM, "width);\n      __syncthreads();", "width);"),
     Fault(
         "new rows in another place",
         appending,
         STREAM,
-        "fresh.append(key_cache + (k - key_cache + known",
-        "fresh.append(key_cache + (k - key_cache + end",
+        "key_rows.offset(known, true, stride.k",
+        "key_rows.offset(end, true, stride.k",
     ),
     Fault("new rows not read", appending, STREAM, "load_row(start, known);"),
     Fault("queries not rotated", appending, STREAM, "fresh.rotate(query, static_cast<I>(quad));", ";"),
@@ -331,7 +331,9 @@ FAULTS = [
         "value[4 * i + 2][c], value[4 * i + 3][c]",
         "value[4 * i + 3][c], value[4 * i + 2][c]",
     ),
-    Fault("keys of other tiles", few, STREAM, "group / 2 * LANE_KEYS + 2 * n + group % 2", "n * 8 + group"),
+    Fault(
+        "keys of other tiles", few, STREAM, "from + (2 * n + group % 2) * stride.k", "from + (n * 8 + group) * stride.k"
+    ),
 ]
 
 

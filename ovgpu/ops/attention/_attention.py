@@ -35,13 +35,15 @@ def attend(
     length: Array | None = None,
     new_token: NewToken | None = None,
     codes: Codes | None = None,
+    table: Array | None = None,
 ) -> Any:
     """Record the kernel that computes attention. Return NotImplemented for arrays that no kernel takes.
 
     ``inputs`` are q, k and v, then mask, scale and sink or None, all f32, f16, bf16 or f64 except a boolean mask.
     ``length`` [1], i64 on the device, is the number of keys to attend to; None stands for all keys. ``new_token`` has
     the last of these keys, and its value; only the kernel that streams keys appends them to the caches. With ``codes``,
-    codes are written to ``out``, which only kernels on tensor cores do; the codes' factor is [..., 1, Ev].
+    codes are written to ``out``, which only kernels on tensor cores do; the codes' factor is [..., 1, Ev]. With
+    ``table``, k and v are pools of pages (`ovgpu.ops.fused.kv_cache`), and each row of the batch has its own length.
     """
     q, key, v, *others = inputs
     if codes is not None and not (key.shape[-2] and all(map(has_unit_stride, (q, key, v)))):
@@ -55,7 +57,7 @@ def attend(
     if new_token is not None and (causal or not new_token.fit(out.shape[-2], (q, key, v))):
         return NotImplemented
     arrays = [_with_unit_stride(k, x) for x in (q, key, v)]
-    x = Operands.of((*arrays, *others), out, causal, length, new_token, codes)
+    x = Operands.of((*arrays, *others), out, causal, length, new_token, codes, table)
     if x.queries == 1 and x.sharing > 1:
         x = x.with_heads_as_queries()
     elif new_token is not None and x.batch[-1:] > (1,) and not x.strides[1][-3]:
@@ -83,7 +85,7 @@ def _on_tensor_cores(k: KernelRecorder, x: Operands, rounds: bool) -> bool:
         attempts["stream"] = partial(_tensor_cores.stream, k, x.grouped(_tensor_cores.STREAMED_ROWS) if few else x)
     if x.new_token is None:
         attempts["grouped"] = partial(_tensor_cores.attend_grouped, k, x, rounds)
-    if x.new_token is None and x.queries > SPLIT_QUERIES:
+    if x.new_token is None and x.queries > SPLIT_QUERIES and _tensor_cores.can_stage(x):
         attempts["tiles"] = partial(_tensor_cores.attend_mma, k, x, rounds)
     order = (  # the fastest by rule comes first
         ("stream", "grouped", "tiles")
@@ -100,7 +102,7 @@ def _attend(k: KernelRecorder, x: Operands) -> None:
         columns = -(-x.width // TILE_QUERIES)
         k.kernel(
             "attention.cu",
-            f"attend_tiles<{kernel}, {columns}, {x.axes.index}, {x.axes.rank}>",
+            f"attend_tiles<{kernel}, {columns}, {x.template(x.axes.index, x.axes.rank)}>",
             (x.axes.size * -(-x.queries // TILE_QUERIES),),
             (256,),
             x.arguments(),
@@ -116,7 +118,7 @@ def _attend(k: KernelRecorder, x: Operands) -> None:
     )
     k.kernel(
         "attention.cu",
-        f"attend_split<{kernel}, {x.vector}, {per_lane}, {block_queries}, {x.axes.index}, {x.axes.rank}>",
+        f"attend_split<{kernel}, {x.vector}, {per_lane}, {block_queries}, {x.template(x.axes.index, x.axes.rank)}>",
         splits.grid(blocks),
         (WARPS * 32,),
         (*x.arguments(), *splits.scratch),

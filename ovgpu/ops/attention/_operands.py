@@ -13,6 +13,7 @@ import numpy as np
 from ovgpu.ops.base.op import Array
 from ovgpu.ops.base.recorder import KernelRecorder
 from ovgpu.ops.base.strided import Axes, reciprocal, strides_of
+from ovgpu.ops.fused.kv_cache import table_tokens
 from ovgpu.ops.quantization import Codes
 
 MARGIN = 64  # the most rows behind the last row of q to which kernels compute indices
@@ -52,10 +53,12 @@ class Operands:
     """Operands of a kernel. ``batch`` has the extents of the axes of batches and heads.
 
     ``strides`` has the strides in elements (*batch, row, column) of q, k, v, mask, sink and out, then those of the
-    arrays of ``new_token``, or of the factor of ``codes``. They are 0 where an array is broadcast or absent. ``rows``
-    is the number of rows of q per index of the batch: the ``queries`` of one head, or of several heads that share their
-    keys. ``apart`` has the strides between these heads in q, mask, sink and out. ``length`` [1], on the device, is the
-    number of keys that are attended to; None stands for all keys.
+    arrays of ``new_token``, or of the factor of ``codes``, then those of ``table``. They are 0 where an array is
+    broadcast or absent. ``rows`` is the number of rows of q per index of the batch: the ``queries`` of one head, or of
+    several heads that share their keys. ``apart`` has the strides between these heads in q, mask, sink and out.
+    ``length`` [1], on the device, is the number of keys that are attended to; None stands for all keys. With ``table``,
+    a table of pages (`ovgpu.ops.fused.kv_cache`), ``key`` and ``value`` are pools. ``keys`` is the most keys that a row
+    of q attends to.
     """
 
     q: Array
@@ -69,10 +72,12 @@ class Operands:
     length: Array | None
     new_token: NewToken | None
     codes: Codes | None
+    table: Array | None
     batch: tuple[int, ...]
     strides: tuple[Strides, ...]
     queries: int
     rows: int
+    keys: int
     apart: Strides = (0,) * 4
 
     @staticmethod
@@ -83,13 +88,15 @@ class Operands:
         length: Array | None,
         new_token: NewToken | None,
         codes: Codes | None,
+        table: Array | None,
     ) -> Operands:
         q, key, value, mask, scale, sink = inputs
-        batch, queries, keys = out.shape[:-2], out.shape[-2], key.shape[-2]
+        batch, queries = out.shape[:-2], out.shape[-2]
+        keys = key.shape[-2] if table is None else table_tokens(table.shape)
         shapes: list[tuple[Array | None, Sequence[int]]] = [
             (q, (queries, q.shape[-1])),
-            (key, key.shape[-2:]),
-            (value, value.shape[-2:]),
+            (_page(key, table), key.shape[-2:]),
+            (_page(value, table), value.shape[-2:]),
             (mask, (queries, keys)),
             (sink, (queries, 1)),
             (out, out.shape[-2:]),
@@ -100,8 +107,26 @@ class Operands:
         strides = tuple(
             (0,) * (len(batch) + 2) if x is None else strides_of(x, (*batch, *matrix)) for x, matrix in shapes
         )
+        if table is not None:
+            strides = (*strides, (strides_of(table)[0], *(0,) * (len(batch) + 1)))
         return Operands(
-            q, key, value, mask, scale, sink, out, causal, length, new_token, codes, batch, strides, queries, queries
+            q,
+            key,
+            value,
+            mask,
+            scale,
+            sink,
+            out,
+            causal,
+            length,
+            new_token,
+            codes,
+            table,
+            batch,
+            strides,
+            queries,
+            queries,
+            keys,
         )
 
     @property
@@ -138,10 +163,6 @@ class Operands:
         )
 
     @property
-    def keys(self) -> int:
-        return int(self.key.shape[-2])
-
-    @property
     def depth(self) -> int:
         """The number of elements of a query, and of a key."""
         return int(self.q.shape[-1])
@@ -154,7 +175,17 @@ class Operands:
     @cached_property
     def vector(self) -> int:
         """The number of elements per access to q, k and v: 16 bytes of them if sizes and addresses allow it, else 1."""
-        return _vector_elements((self.q, self.key, self.value), (self.depth, self.width), self.strides[:3])
+        extents = (self.depth, self.width, *self._page_strides)
+        return _vector_elements((self.q, self.key, self.value), extents, self.strides[:3])
+
+    @property
+    def _page_strides(self) -> Strides:
+        """The strides in elements between pages of keys, and between those of values."""
+        return (0, 0) if self.table is None else (strides_of(self.key)[0], strides_of(self.value)[0])
+
+    def template(self, *arguments: Any) -> str:
+        """Return the last template arguments of a kernel: ``arguments``, and PAGED if it is true."""
+        return ", ".join([*map(str, arguments), *["true"] * (self.table is not None)])
 
     @property
     def writes_pairs(self) -> bool:
@@ -191,7 +222,8 @@ class Operands:
     def arguments(self) -> tuple[Any, ...]:
         """Return the first arguments of all kernels."""
         numbers = self.axes.numbers(self.rows, self.keys, self.depth, self.width)
-        strides = np.array([*(s[-2] for s in self.strides[:6]), self.strides[3][-1]], numbers[0].dtype)
+        rows = [s[-2] for s in self.strides[:6]]
+        strides = np.array([*rows, self.strides[3][-1], *self._page_strides], numbers[0].dtype)
         scalar = np.float64 if self.q.dtype == np.float64 else np.float32
         return (
             self.q,
@@ -205,11 +237,16 @@ class Operands:
             strides,
             *numbers,
             scalar(1 / sqrt(max(self.depth, 1))),
-            self.length,
+            self.length if self.table is None else self.table,
         )
 
     def code_arguments(self) -> tuple[Any, Any]:
         return (None, np.zeros(4, np.int32)) if self.codes is None else self.codes.arguments()
+
+
+def _page(x: Array, table: Array | None) -> Array:
+    """Return keys or values: those of one page for all sequences, if they lie in pages."""
+    return x if table is None else x[:1]
 
 
 def has_unit_stride(x: Array) -> bool:

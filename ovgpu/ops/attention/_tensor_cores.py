@@ -38,6 +38,11 @@ def can_stream(x: Operands) -> bool:
     return x.q.dtype.itemsize == 2 and x.vector > 1 and max(x.depth, x.width) <= STREAMED_WIDTH
 
 
+def can_stage(x: Operands) -> bool:
+    """Return whether `attend_mma` takes the operands: keys in pages only if it copies 16 bytes at a time."""
+    return x.table is None or (x.vector > 1 and x.writes_pairs)
+
+
 def streams(k: KernelRecorder, x: Operands) -> bool:
     """Return whether `attend_stream` is the first choice for operands that it takes: if there are few queries, or so
     few tiles of queries that `attend_mma` would leave multiprocessors idle."""
@@ -63,7 +68,7 @@ def stream(k: KernelRecorder, x: Operands) -> bool:
         second_halves = tuple(factor.shape[-1] // depth * depth // 2 for factor in x.new_token.arrays[2:])
     kernel, index = x.kernel(k), x.axes.index
     out = CODE if x.codes is not None else kernel.split(",")[0]
-    last_arguments = f"{str(x.new_token is not None).lower()}, {out}, {str(splits.is_cluster).lower()}"
+    last_arguments = x.template(str(x.new_token is not None).lower(), out, str(splits.is_cluster).lower())
     k.kernel(
         "attention_stream.cu",
         f"attend_stream<{kernel}, {depth}, {width}, {rows}, {step}, {index}, {x.axes.rank}, {last_arguments}>",
@@ -166,7 +171,7 @@ def _launch(
     """Record `attend_mma`; without ``splits``, each block has all keys. If the device refuses the cluster,
     ``otherwise`` records another kernel."""
     vector = x.vector if x.writes_pairs else 1
-    marks = _mark_mask_tiles(k, x) if vector > 1 and x.length is None else None
+    marks = _mark_mask_tiles(k, x) if vector > 1 and x.length is None and x.table is None else None
     kernel, blocks, splits = x.kernel(k), x.axes.size * -(-x.rows // sizes.rows), splits or Splits()
     parts = (
         "IN_CLUSTER"
@@ -179,7 +184,7 @@ def _launch(
     k.kernel(
         "attention_mma.cu",
         f"attend_mma<{kernel}, {sizes.depth}, {sizes.width}, {sizes.tiles}, {sizes.keys}, "
-        f"{vector}, {x.axes.index}, {x.axes.rank}, {out}, {parts}>",
+        f"{vector}, {x.axes.index}, {x.axes.rank}, {x.template(out, parts)}>",
         splits.grid(blocks),
         (WARPS * 32,),
         (*x.arguments(), marks, *x.code_arguments(), x.heads(), *splits.scratch),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from math import e, log, log2, prod, sqrt
 from typing import Any, ClassVar
 
@@ -21,6 +22,7 @@ from ovgpu.ops.base.storage import is_plain
 from ovgpu.ops.base.trace import TILE
 from ovgpu.ops.base.xp import Adapter
 from ovgpu.ops.convert import Convert
+from ovgpu.ops.fused.kv_cache import table_tokens, tokens_of
 from ovgpu.ops.normalization.normalization import check_real
 from ovgpu.ops.reduction import is_float, ones
 from ovgpu.spec import Shape, Spec
@@ -214,16 +216,16 @@ class ScaledDotProductAttention(Op):
     def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         return self._record(k, inputs, outputs[0])
 
-    def _record(self, k: KernelRecorder, inputs: Sequence[Any], out: Any, length: Any = None) -> Any:
+    def _record(self, k: KernelRecorder, inputs: Sequence[Any], out: Any, length: Any = None, table: Any = None) -> Any:
         q, key, v, mask, scale, sink = (*inputs, None, None, None)[:6]
         operands = (q, key, v, self.mask(mask), scale, sink)
         if is_plain(q.dtype):
-            return _attention.attend(k, operands, out, self.causal, length)
+            return _attention.attend(k, operands, out, self.causal, length, table=table)
         # types of one byte are computed in f32, as in `evaluate`
         result, dtype = k.scratch(out.shape, np.dtype(np.float32)), Type.of(out.dtype)
         wide = [x if x is None or x.dtype == bool else k.scratch(x.shape, result.dtype) for x in operands]
         done = [Convert(destination_type=Type.f32).cuda(k, [x], [y], ()) for x, y in zip(operands, wide) if x is not y]
-        done.append(_attention.attend(k, wide, result, self.causal, length))
+        done.append(_attention.attend(k, wide, result, self.causal, length, table=table))
         done.append(Convert(destination_type=dtype).cuda(k, [result], [out], ()))
         return NotImplemented if NotImplemented in done else None
 
@@ -233,7 +235,9 @@ class CachedAttention(ScaledDotProductAttention):
     """Attention to keys and values in caches with spare capacity, whose first ``lengths[1]`` tokens are valid.
 
     q, k, v, mask, scale and sink are as in ScaledDotProductAttention, or None; then lengths [2], i64. Columns of a mask
-    beyond the valid keys are not read.
+    beyond the valid keys are not read. In place of caches and lengths, it takes pools and a table of pages [B, 2 + W],
+    i32 (`ovgpu.ops.fused.kv_cache`): each row of the batch, along the first axis, attends to the tokens of its own
+    sequence, and reads no others. A mask has a column for each token of the sequence.
     """
 
     name: ClassVar[str] = "CachedAttention"
@@ -243,10 +247,16 @@ class CachedAttention(ScaledDotProductAttention):
     """Indices of the inputs keys, values, mask and lengths."""
 
     def infer_specs(self, *inputs: Any) -> tuple[Spec, ...]:
-        return super().infer_specs(*inputs[:-1])
+        return super().infer_specs(*_dense_specs(inputs))
+
+    def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
+        return super().workspace(_dense_specs(inputs), outputs)
 
     def evaluate(self, xp: Adapter, *inputs: Array) -> tuple[Array, ...]:
-        return super().evaluate(xp, *_valid_inputs(*inputs))
+        if inputs[-1].ndim == 1:
+            return super().evaluate(xp, *_valid_inputs(*inputs))
+        attend, rank, rows = super().evaluate, inputs[0].ndim, range(len(inputs[-1]))
+        return (xp.concatenate([attend(xp, *_of_row(inputs, row, rank))[0] for row in rows], axis=0),)
 
     def numpy(self, k: HostRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         q, key = inputs[:2]
@@ -256,10 +266,19 @@ class CachedAttention(ScaledDotProductAttention):
         return None
 
     def _attend(self, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> None:
-        super().numpy(call, _valid_inputs(*inputs), outputs, workspace)
+        if inputs[-1].ndim == 1:
+            super().numpy(call, _valid_inputs(*inputs), outputs, workspace)
+            return
+        (out,), (scaled, *others) = outputs, workspace
+        for row in range(len(out)):
+            q, *operands = _of_row(inputs, row, out.ndim)
+            super().numpy(call, (q, *operands), (out[row : row + 1],), (scaled[: q.size], *others))
 
     def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
-        return self._record(k, inputs[:-1], outputs[0], inputs[-1][1:])
+        *operands, lengths = inputs
+        if lengths.ndim == 2:
+            return self._record(k, operands, outputs[0], table=lengths)
+        return self._record(k, operands, outputs[0], lengths[1:])
 
 
 def _valid_inputs(q: Any, k: Any, v: Any, mask: Any, scale: Any, sink: Any, lengths: Any) -> tuple[Any, ...]:
@@ -268,6 +287,26 @@ def _valid_inputs(q: Any, k: Any, v: Any, mask: Any, scale: Any, sink: Any, leng
     if mask is not None and mask.ndim and mask.shape[-1] != 1:
         mask = mask[..., keys]
     return q, k[..., keys, :], v[..., keys, :], mask, scale, sink
+
+
+def _of_row(inputs: Sequence[Any], row: int, rank: int) -> list[Any]:
+    """Return the inputs of attention for one row of a batch whose keys and values lie in pages."""
+    q, k, v, mask, scale, sink, table = inputs
+    q, mask, sink = (x if x is None or x.ndim < rank or len(x) == 1 else x[row : row + 1] for x in (q, mask, sink))
+    keys, values = (tokens_of(x, table[row], x.ndim - 2) for x in (k, v))
+    if mask is not None and mask.ndim and mask.shape[-1] != 1:
+        mask = mask[..., : keys.shape[-2]]
+    return [q, keys, values, mask, scale, sink]
+
+
+def _dense_specs(inputs: Sequence[Any]) -> list[Any]:
+    """Return the specs of attention's inputs without the lengths. Pools become caches with as many tokens as the table
+    has room for."""
+    q, k, v, mask, scale, sink, lengths = inputs
+    if lengths.shape is not None and len(lengths.shape) == 2:
+        rows, tokens = lengths.shape[0], table_tokens(lengths.shape)
+        k, v = (x if x.shape is None else replace(x, shape=(rows, *x.shape[1:-2], tokens, x.shape[-1])) for x in (k, v))
+    return [q, k, v, mask, scale, sink]
 
 
 def _is_shared(x: Any) -> bool:

@@ -1,7 +1,15 @@
-"""Internal ops of KV caches: variables whose new value is the old one with new tokens appended along an axis."""
+"""Internal ops of KV caches: variables whose new value is the old one with new tokens appended along an axis.
+
+A cache is an array with spare capacity, the same for all sequences of a batch, or it lies in pages. Then it is a pool
+[pages, .., PAGE_TOKENS, ..], in which a page has the axes of a cache of one sequence. A table of pages [B, 2 + W], i32,
+has a row for each sequence of the batch: its number of tokens before an inference, its number afterwards, and the W
+pages of its tokens in order, of which only those that it has are read. All caches of a model share one table.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import gcd
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,6 +26,10 @@ from ovgpu.ops.movement.indices import readable
 from ovgpu.ops.movement.movement import Concat
 from ovgpu.spec import Spec
 from ovgpu.types import Type
+
+PAGE_TOKENS = 16  # tokens in a page of a pool, as in pages.cuh
+FIRST_PAGE = 2  # index of the first page in a row of a table, as in pages.cuh
+NULL_PAGE = 0  # of zeros; rows that no sequence has attend to its first token, and write nothing
 
 
 @internal_op
@@ -109,7 +121,10 @@ class CacheAppend(Concat):
 @internal_op
 class CacheWrite(Op):
     """Write of n tokens: ``cache [.., C, ..], new [.., n, ..], lengths [2] -> cache`` writes ``new`` into the cache
-    along ``axis`` from token ``lengths[0]`` on. The capacity C must be at least ``lengths[0] + n``."""
+    along ``axis`` from token ``lengths[0]`` on. The capacity C must be at least ``lengths[0] + n``.
+
+    ``pool, new [B, .., n, ..], table [B, 2 + W] -> pool`` writes each row of ``new`` behind the tokens of its sequence,
+    up to the number that it has afterwards."""
 
     axis: int
 
@@ -135,6 +150,8 @@ class CacheWrite(Op):
         step = strides_of(cache)[self.axis]
         if not new.size:
             return None
+        if lengths.ndim == 2:
+            return self._write_pages(k, cache, new, lengths)
         collapsed = Axes.collapse(new.shape, strides_of(new), strides_of(cache), reach=cache.nbytes)
         axes, width = vectorized(collapsed, cache.dtype.itemsize, (new.data.ptr, cache.data.ptr), step)
         if not axes.rank:
@@ -156,11 +173,74 @@ class CacheWrite(Op):
         )
         return None
 
+    def _write_pages(self, k: KernelRecorder, pool: Array, new: Array, table: Array) -> Any:
+        pool_strides, tokens, rows = paged_axes(pool, new.shape, table, self.axis)
+        shape, strides = new.shape, [strides_of(new), pool_strides]
+        steps = [strides_of(pool)[axis] for axis in (self.axis, 0)]
+        itemsize, width = pool.dtype.itemsize, pool.dtype.itemsize
+        if self.axis != new.ndim - 1 and all(s[-1] == 1 for s in strides):
+            counts = (shape[-1], *(n for s in strides for n in s[:-1]), *steps)
+            width = gcd(16, *(n * itemsize for n in counts), new.data.ptr, pool.data.ptr)
+            factor = width // itemsize
+            shape = (*shape[:-1], shape[-1] // factor)
+            strides = [(*(n // factor for n in s[:-1]), 1) for s in strides]
+            steps = [n // factor for n in steps]
+        axes = Axes.collapse(shape, *strides, tokens, rows, reach=steps[0] * PAGE_TOKENS)
+        if not axes.rank:
+            return NotImplemented
+        k.kernel(
+            "copy.cu",
+            f"write_pages<{bits(width)}, {axes.index}, {axes.rank}>",
+            blocks(axes.size),
+            (THREADS,),
+            (new, pool, axes.packed(), *axes.numbers(axes.size, *steps), table),
+            early=True,
+        )
+        return None
+
 
 def write_tokens(cache: Any, new: Any, lengths: Any, axis: int) -> None:
-    """Write ``new`` into ``cache`` along an axis, from token ``lengths[0]`` on."""
+    """Write ``new`` into ``cache`` along an axis, from token ``lengths[0]`` on; see `CacheWrite`."""
+    if lengths.ndim == 2:
+        between = (slice(None),) * (axis - 1)
+        for row, (past, end, *pages) in enumerate(lengths.tolist()):
+            begin = past
+            while begin < end:
+                page, at = divmod(begin, PAGE_TOKENS)
+                stop = min(end, begin - at + PAGE_TOKENS)
+                cache[(pages[page], *between, slice(at, at + stop - begin))] = new[
+                    (row, *between, slice(begin - past, stop - past))
+                ]
+                begin = stop
+        return
     start = int(lengths[0])
     cache[(*(slice(None),) * axis, slice(start, start + new.shape[axis]))] = new
+
+
+def tokens_of(pool: Any, row: Any, axis: int) -> Any:
+    """Return the tokens [1, .., n, ..] of a sequence, which has this row of a table. ``axis`` is that of tokens."""
+    length = int(row[1])
+    pages = row[FIRST_PAGE : FIRST_PAGE - (-length // PAGE_TOKENS)]
+    order = (*range(1, axis), 0, *range(axis, pool.ndim))  # pages next to the tokens of a page
+    taken = pool[pages].transpose(order)
+    tokens = taken.reshape(1, *pool.shape[1:axis], len(pages) * PAGE_TOKENS, *pool.shape[axis + 1 :])
+    return tokens[(*(slice(None),) * axis, slice(length))]
+
+
+def table_tokens(shape: Sequence[Any]) -> Any:
+    """Return the most tokens of a sequence in a table of pages of this shape."""
+    return (shape[1] - FIRST_PAGE) * PAGE_TOKENS
+
+
+def paged_axes(pool: Array, shape: Sequence[int], table: Array, axis: int) -> list[tuple[int, ...]]:
+    """Return the strides of the operands of `new_token` in pages.cuh, pool, token and row of the table, along the axes
+    of new tokens of this shape."""
+    rank = len(shape)
+    return [
+        tuple(0 if i in (0, axis) else n for i, n in enumerate(strides_of(pool))),
+        tuple(int(i == axis) for i in range(rank)),
+        (strides_of(table)[0], *(0,) * (rank - 1)),
+    ]
 
 
 def growing(model: Model) -> dict[str, int]:

@@ -14,7 +14,7 @@ from ovgpu.ops.base.storage import is_plain
 from ovgpu.ops.base.strided import Axes, strides_of
 from ovgpu.ops.base.trace import TILE, tiles
 from ovgpu.ops.base.xp import Adapter
-from ovgpu.ops.fused.kv_cache import CacheWrite
+from ovgpu.ops.fused.kv_cache import CacheWrite, paged_axes
 from ovgpu.ops.reduction import is_float
 from ovgpu.spec import Spec
 from ovgpu.symbolic import broadcast_shapes, minimum, product
@@ -147,7 +147,8 @@ class RotaryCacheWrite(Rotary):
     """Layers of a decode step between projections and attention, in one kernel: two `Rotary` and two `CacheWrite`.
 
     ``q [.., E], k [.., n, E], v [.., n, Ev], cos, sin, keys [.., C, E], values [.., C, Ev], lengths [2] -> q rotated,
-    keys, values``: the rotated k, and v, are written into the caches from token ``lengths[0]`` on.
+    keys, values``: the rotated k, and v, are written into the caches from token ``lengths[0]`` on. In place of caches
+    and lengths, it takes pools and a table of pages, as `CacheWrite` does.
     """
 
     name: ClassVar[str] = "RotaryCacheWrite"
@@ -174,15 +175,19 @@ class RotaryCacheWrite(Rotary):
         if not is_plain(out.dtype) or not out.size or any(x.shape[-1] > 1 and not _unit(x) for x in operands):
             return NotImplemented
         rotated = (*np.broadcast_shapes(*(x.shape[:-1] for x in (key, cos, sin))), out.shape[-1])
-        parts = [((q, cos, sin, out), out.shape), ((key, cos, sin, keys), rotated), ((value, values), value.shape)]
-        axes = [
-            Axes.collapse(
-                shape[:-1],
-                *(strides_of(x, shape)[:-1] if x is not keys and x is not values else strides_of(x)[:-1] for x in each),
-                reach=max(keys.size, values.size),
-            )
-            for each, shape in parts
-        ]
+        parts = [((q, cos, sin), out, out.shape), ((key, cos, sin), keys, rotated), ((value,), values, value.shape)]
+        paged = lengths.ndim == 2
+        axes = []
+        moved = list[int]()  # strides of the operands whose elements are loaded or stored
+        for sources, target, shape in parts:
+            strides, beside = [strides_of(x, shape) for x in sources], list[tuple[int, ...]]()
+            if paged and target is not out:
+                to, *beside = paged_axes(target, shape, lengths, len(shape) - 2)
+            else:
+                to = strides_of(target)
+            moved += [n for s in (*strides, to) for n in s[:-1]]
+            reach = max(keys[:1].size, values[:1].size) if paged else max(keys.size, values.size)
+            axes.append(Axes.collapse(shape[:-1], *(s[:-1] for s in (*strides, to, *beside)), reach=reach))
         if not all(a.rank for a in axes):
             return NotImplemented
         if any(a.index != "int" for a in axes):
@@ -190,9 +195,10 @@ class RotaryCacheWrite(Rotary):
             axes = [replace(a, reach=1 << 31) for a in axes]
         rank = max(a.rank for a in axes)
         half, rest, width = self.size // 2, out.shape[-1] - self.size, value.shape[-1]
-        token_strides = (strides_of(keys)[-2], strides_of(values)[-2])
+        token_strides = [strides_of(keys)[-2], strides_of(values)[-2]]
+        page_strides = [strides_of(keys)[0], strides_of(values)[0]] if paged else [0, 0]
         vector = 16 // out.dtype.itemsize
-        counts = (half, rest, width, *token_strides, *(n for a in axes for s in a.strides for n in s))
+        counts = (half, rest, width, *token_strides, *page_strides, *moved)
         if any(n % vector for n in counts) or any(x.data.ptr % 16 for x in operands):
             vector = 1
         threads = min(THREADS, 1 << (max(half + rest, width) // vector - 1).bit_length())
@@ -201,7 +207,7 @@ class RotaryCacheWrite(Rotary):
         k.kernel(
             "rotary.cu",
             f"rotate_append<{k.c_type(out.dtype)}, {'PAIRS' if self.pairs else 'HALVES'}, {vector}, "
-            f"{axes[0].index}, {rank}>",
+            f"{axes[0].index}, {rank}{', true' if paged else ''}>",
             (-(-max(sizes) // (THREADS // threads)), 3),
             (threads, THREADS // threads),
             (
@@ -214,7 +220,7 @@ class RotaryCacheWrite(Rotary):
                 keys,
                 values,
                 *(a.packed(rank) for a in axes),
-                np.array([*sizes, *token_strides], scalars(0)[0].dtype),
+                np.array([*sizes, *token_strides, *page_strides], scalars(0)[0].dtype),
                 *scalars(half, rest, width),
                 *scalars(*(int(x.shape[-1] == self.size) for x in (cos, sin))),
                 lengths,

@@ -22,7 +22,7 @@ class RotaryAttention(Op):
     """A `RotaryCacheWrite` and the attention to the caches that it writes.
 
     ``q, k, v, cos, sin, keys, values, mask, scale, sink, lengths -> attention, keys, values``, where mask, scale and
-    sink may be absent.
+    sink may be absent. In place of caches and lengths, it takes pools and a table of pages, as `CachedAttention` does.
     ``grouped``: attention's heads are [key heads, queries per key head], with an axis of their own, not [heads].
     """
 
@@ -75,8 +75,9 @@ class RotaryAttention(Op):
                 (*heads, self.attention.mask(mask), scale, sink),
                 out,
                 self.attention.causal,
-                lengths[1:],
+                None if lengths.ndim == 2 else lengths[1:],
                 NewToken(*new),
+                table=lengths if lengths.ndim == 2 else None,
             )
             is not NotImplemented
         ):
