@@ -250,13 +250,17 @@ class PagedRequest(BatchRequest):
             self._settle()
             self._hold([NOTHING if row in rows else tokens for row, tokens in enumerate(self._held)], freed)
 
-    def copy_states(self, source: BatchRequest, rows: RowPairs) -> None:
-        """Let slots hold the pages of others; see `BatchRequest.copy_states`. ``source`` is this request."""
+    def copy_states(self, source: BatchRequest, rows: RowPairs, tokens: int | None = None) -> None:
+        """Let slots hold the pages of others, or those of their first ``tokens``. ``source`` is this request."""
         assert source is self
         self._settle()
         held = self._held.copy()
         for a, b in rows:
-            held[b] = self._held[a]
+            pages, length = self._held[a]
+            kept = length if tokens is None else tokens
+            if not 0 <= kept <= length:
+                raise Error(f"the sequence has {length} tokens, of which {kept} were to be copied")
+            held[b] = Tokens(pages[: pages_for(kept)], kept)
             self._allocator.share(held[b].pages)
         self._hold(held, [self._held[b] for _, b in rows])
 

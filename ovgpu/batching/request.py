@@ -168,8 +168,13 @@ class BatchRequest:
         """True if the states are on a card."""
         return self.session.backend.remote
 
-    def copy_states(self, source: BatchRequest, rows: RowPairs) -> None:
-        """Copy states of another request. ``rows`` are pairs (row of ``source``, row of this request)."""
+    def copy_states(self, source: BatchRequest, rows: RowPairs, tokens: int | None = None) -> None:
+        """Copy states of another request. ``rows`` are pairs (row of ``source``, row of this request).
+
+        Raises: Error if ``tokens`` limits the tokens of KV caches, and there are other states.
+        """
+        if tokens is not None:
+            raise Error("the states of the sequence are no KV caches, whose first tokens could be copied")
         self.session.update()
         source.session.update()
         with self.session.backend.active():

@@ -124,7 +124,7 @@ class SequenceBatcher(Unpicklable):
             slots = min(free, key=lambda slots: len(slots.opened))
             return BatchedSequence(self, slots, slots.open())
 
-    def _fork(self, sequence: BatchedSequence) -> BatchedSequence:
+    def _fork(self, sequence: BatchedSequence, tokens: int | None) -> BatchedSequence:
         slots = sequence._slots
         slots.wait_for_steps(sequence._entry)  # before the lock, which their callbacks may take
         with self._opening:
@@ -132,7 +132,7 @@ class SequenceBatcher(Unpicklable):
                 raise BatchFullError(f"all {slots.most} sequences of the device are open")
             forked = BatchedSequence(self, slots, slots.open())
         try:
-            slots.copy(sequence._entry, forked._entry)
+            slots.copy(sequence._entry, forked._entry, tokens)
         except BaseException:
             forked.close()
             raise
@@ -144,6 +144,11 @@ class SequenceBatcher(Unpicklable):
     def __len__(self) -> int:
         """Return the number of open sequences."""
         return sum(len(slots.opened) for slots in self._slots)
+
+    @property
+    def has_pages(self) -> bool:
+        """True if the states are KV caches, whose tokens sequences can share, see `BatchedSequence.fork`."""
+        return self._slots[0].grows
 
     @property
     def waiting(self) -> int:
@@ -219,13 +224,15 @@ class BatchedSequence:
         """Submit a step, and return the future of its outputs. A step that is cancelled before it runs is left out."""
         return self._slots.submit(self._entry, inputs)
 
-    def fork(self) -> BatchedSequence:
+    def fork(self, tokens: int | None = None) -> BatchedSequence:
         """Return a new sequence with the state that this one has after the steps that were submitted before.
 
-        KV caches are shared: only the last page of 16 tokens is copied, once one of the sequences appends to it.
-        Raises: BatchFullError if too many sequences are open, and RuntimeError for a sequence that is closed.
+        KV caches are shared: only the last page of 16 tokens is copied, once one of the sequences appends to it. With
+        ``tokens``, the new sequence has only so many of the first tokens in the caches. Raises: BatchFullError if too
+        many sequences are open, and RuntimeError for a sequence that is closed, and for ``tokens`` if the sequence has
+        fewer, or states that are no KV caches.
         """
-        return self._batcher._fork(self)
+        return self._batcher._fork(self, tokens)
 
     def reset(self) -> None:
         """Reset the state to the initial one, after the steps that were submitted before."""
@@ -288,9 +295,9 @@ class _Slots:
     ) -> None:
         self._compilation, self._batched, self.most, self._observer = compilation, batched, most, observer
         self._max_tokens = max_tokens
-        self._grows = any(info.axis for info in compilation.current.initial.infos.values())
+        self.grows = any(info.axis for info in compilation.current.initial.infos.values())
         self.request = self._new_request()
-        self._smaller = None if self._grows else SmallerBatches(self.request, self._new_request)
+        self._smaller = None if self.grows else SmallerBatches(self.request, self._new_request)
         self._rows = 0  # rows of the last inference
         self._changed = True  # whether sequences were opened, closed or reset since the last `_resize`
         self.inputs = RowInputs(compilation.inputs, batched, 1, self.request.unstacked)
@@ -304,7 +311,7 @@ class _Slots:
         self._forks = forks.count
 
     def _new_request(self) -> BatchRequest:
-        if not self._grows:
+        if not self.grows:
             return BatchRequest(self._compilation.current, self._batched)
         return PagedRequest(self._compilation.current, self._batched, self._max_tokens)
 
@@ -379,7 +386,7 @@ class _Slots:
                 raise Error("the batcher is closed")
             try:
                 if not entry.steps:
-                    gatherer.put_next(self._keyed(step) if self._grows else step)
+                    gatherer.put_next(self._keyed(step) if self.grows else step)
                 entry.steps.append(step)
             except BaseException:  # a signal handler may raise when the gatherer has the step
                 step.cancel()
@@ -407,15 +414,17 @@ class _Slots:
             if entry.closed:
                 raise Error(CLOSED)
 
-    def copy(self, source: _Entry, target: _Entry) -> None:
-        """Copy the state of a sequence to another one."""
+    def copy(self, source: _Entry, target: _Entry, tokens: int | None) -> None:
+        """Copy the state of a sequence to another one, with all tokens in its KV caches or the first ones."""
         with self.running:
             self._resize()
             if source.closed:
                 raise Error(CLOSED)
             if not source.initial:
-                self.request.copy_states(self.request, [(source.slot, target.slot)])
+                self.request.copy_states(self.request, [(source.slot, target.slot)], tokens)
                 target.initial = False
+            elif tokens:
+                raise Error(f"the sequence has no tokens, of which {tokens} could be copied")
 
     def reset(self, entry: _Entry) -> None:
         self.wait_for_steps(entry)
@@ -461,7 +470,7 @@ class _Slots:
             if steps and steps[0] is step:  # it is not if its submission was interrupted
                 steps.popleft()
                 if steps:
-                    self.gatherer.put_next(self._keyed(steps[0]) if self._grows else steps[0])
+                    self.gatherer.put_next(self._keyed(steps[0]) if self.grows else steps[0])
 
     def _keyed(self, step: Work) -> Work:
         """Return the next step of a sequence with KV caches with its final key: first steps stay apart from others."""

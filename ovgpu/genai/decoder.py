@@ -100,6 +100,10 @@ class DecoderInputs:
         """Take back the last tokens."""
         self._past -= count
 
+    def skip(self, count: int) -> None:
+        """Continue behind tokens that the decoder has from another text."""
+        self._past += count
+
     def next(self, rows: Sequence[Sequence[int]], parents: Sequence[int] = (0,)) -> dict[int, Array]:
         """Return the arrays by input index, for rows of tokens that follow all earlier ones.
 
@@ -141,6 +145,9 @@ class Decoder:
 
     log_probabilities = False
     """True if `beams` have log probabilities instead of logits."""
+
+    shares_prompts = True
+    """True if equal tokens have equal KV caches, so that texts can share those of their prompts."""
 
     known: Sequence[str] = INPUTS
     """Names of inputs that a model may have."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ovgpu.batching.pages import PageAllocator, PoolFullError, Tokens, pages_for, with_room
 from ovgpu.errors import Error
 from ovgpu.genai.beam_search import BeamSearch, log_softmax
 from ovgpu.genai.decoder import Beams, Chooser, Decoder
@@ -15,13 +16,13 @@ from ovgpu.genai.enums import GenerationFinishReason, StreamingStatus
 from ovgpu.genai.generation_config import GenerationConfig
 from ovgpu.genai.grammar import CompiledGrammar
 from ovgpu.genai.metrics import RawPerfMetrics
-from ovgpu.genai.places import Places
+from ovgpu.genai.places import Places, Sequences
+from ovgpu.genai.prefixes import Prefixes
 from ovgpu.genai.sampling import Sampler, checked_token, random_numbers, sampling_of
 from ovgpu.genai.stops import Stops
 from ovgpu.genai.streamers import StreamerBase
 from ovgpu.genai.texts import REASONS, Feed, Stream, Text
-
-BLOCK = 16  # tokens
+from ovgpu.ops.fused.kv_cache import PAGE_TOKENS
 
 
 @dataclass(frozen=True)
@@ -32,12 +33,16 @@ class Limits:
     Otherwise a prompt runs in one step. Texts wait until there are blocks for them. If none are left for the next
     token, the text that came last gives its blocks back, and is computed again later. A text that is alone and needs
     more ends, as at its limit of tokens.
+
+    Texts of a prompt share its blocks. With ``prefixes``, so do texts that begin with the same blocks of tokens, also
+    with those of texts that have ended.
     """
 
     texts: int = 256
     tokens: int | None = None
     blocks: int | None = None
     split: bool = True
+    prefixes: bool = False
 
 
 DEFAULT = Limits()
@@ -114,6 +119,9 @@ class Engine:
         self._places: dict[bool, Places] = {}  # by whether there are penalties
         self._waiting: deque[_Run] = deque()
         self._running: list[_Run] = []  # those that came first come first
+        self._ended: OrderedDict[_Run, None] = OrderedDict()  # those whose blocks others may share, the last used last
+        self._prefixes = {penalises: Prefixes[_Run]() for penalises in (False, True)}
+        self._ledger = PageAllocator(1 + (limits.blocks or 0))
         self._searches: deque[_Search] = deque()  # the first one runs
 
     @property
@@ -123,8 +131,8 @@ class Engine:
 
     @property
     def blocks(self) -> int:
-        """The number of blocks that all texts have."""
-        return sum(_blocks(run.feed.fed) for run in self._running)
+        """The number of blocks that texts have, also those that only wait for others to share them."""
+        return self._ledger.capacity - 1 - self._ledger.free
 
     def add(self, generations: Sequence[Generation]) -> None:
         """Add generations, which run in this order as far as the limits allow.
@@ -169,6 +177,11 @@ class Engine:
             run.generation.end()
             self._remove(run)
 
+    def forget(self) -> None:
+        """Free the blocks that wait for others to share them."""
+        while self._ended:
+            self._forget_oldest()
+
     # ----
 
     def _check(self, generation: Generation) -> None:
@@ -181,8 +194,10 @@ class Engine:
                 f"the prompt has {tokens} tokens, more than the {limits.tokens} of max_num_batched_tokens: raise it, "
                 "or set dynamic_split_fuse"
             )
-        if limits.blocks is not None and _blocks(tokens) > limits.blocks:
-            raise Error(f"the prompt needs {_blocks(tokens)} blocks of {BLOCK} tokens, and there are {limits.blocks}")
+        if limits.blocks is not None and pages_for(tokens) > limits.blocks:
+            raise Error(
+                f"the prompt needs {pages_for(tokens)} blocks of {PAGE_TOKENS} tokens, and there are {limits.blocks}"
+            )
 
     def _runs(self, generation: Generation, longest: int) -> Iterator[_Run]:
         """Yield the texts of a generation. ``longest`` is the length of the longest prompt that comes with it."""
@@ -217,11 +232,31 @@ class Engine:
         """Remove a text or a search, and free its place."""
         if isinstance(run, _Search):
             self._searches.remove(run)
-        elif run in self._running:
-            self._running.remove(run)
-            self._places[run.penalises].close(run.place)
-        else:
+        elif run in self._waiting:
             self._waiting.remove(run)
+        else:
+            self._running.remove(run)
+            if self._shares(run) and run.generation.error is None and not run.generation.is_running:
+                self._ended[run] = None
+                if len(self._ended) > self.limits.texts:
+                    self._forget_oldest()
+            else:
+                self._free(run)
+
+    def _free(self, run: _Run) -> None:
+        """Free the place and the blocks of a text."""
+        self._prefixes[run.penalises].remove(run)
+        self._ledger.release(run.held.pages)
+        run.held = Tokens()
+        self._places[run.penalises].close(run.place)
+
+    def _forget_oldest(self) -> None:
+        run, _ = self._ended.popitem(last=False)
+        self._free(run)
+
+    def _shares(self, run: _Run) -> bool:
+        """Return whether other texts may share the blocks of one."""
+        return self.limits.prefixes and self._decoder.shares_prompts and self._places[run.penalises].can_fork
 
     # ---- steps
 
@@ -237,12 +272,31 @@ class Engine:
         self._make_room(plan)
         while self._waiting and len(self._running) < limits.texts:
             run = self._waiting[0]
-            count = run.feed.piece(left) if limits.split or plan else run.feed.left
-            if not count or (count < run.feed.left and not limits.split) or not self._fits(plan, run.feed.left):
+            leader = self._leader(run)
+            if leader is not None and leader.feed.left > 1:
+                break  # until its prompt is read but for the last token
+            shared = (leader, leader.feed.fed) if leader is not None else self._longest_prefix(run)
+            if not self._has_room(run, shared):
+                shared = None
+                if leader is not None or not self._has_room(run, None):
+                    break
+            rest = run.feed.left - (0 if shared is None else shared[1])
+            count = 1 if leader is not None else rest if not (limits.split or plan) else run.feed.piece(min(left, rest))
+            if not count or (count < rest and not limits.split):
                 break
-            self._open(run)
+            self._open(run, shared)
+            self._take(run, count)
             plan[run], left = count, max(left - count, 0)
         return self._in_step(plan)
+
+    def _leader(self, run: _Run) -> _Run | None:
+        """Return a text of the same prompt, whose blocks a text that begins can share."""
+        if run.text.tokens or not run.feed.can_share or not self._decoder.shares_prompts or len(run.text.prompt) == 1:
+            return None
+        for other in self._running:
+            if other.generation is run.generation and not other.text.tokens and self._places[run.penalises].can_fork:
+                return other
+        return None
 
     def _in_step(self, plan: dict[_Run, int]) -> dict[_Run, int]:
         """Return a plan in which the texts of a prompt choose tokens in the same step, or none of them.
@@ -253,35 +307,72 @@ class Engine:
         fed = {run: n - (n == run.feed.left and run.generation in late) for run, n in plan.items()}
         return {run: count for run, count in fed.items() if count} or plan
 
-    def _fits(self, plan: Mapping[_Run, int], more: int = 0) -> bool:
-        """Return whether there are blocks for the next step, and for ``more`` tokens of another text."""
+    def _longest_prefix(self, run: _Run) -> tuple[_Run, int] | None:
+        """Return a text with which another one shares its first tokens, and how many; None for none."""
+        if not self.limits.prefixes or not run.feed.can_share:
+            return None
+        return self._prefixes[run.penalises].find(run.feed.known[:-1])
+
+    def _has_room(self, run: _Run, shared: tuple[_Run, int] | None) -> bool:
+        """Return whether there are blocks for a text that shares the first tokens of another one.
+
+        Blocks that only wait for others to share them become free as needed, but for those of that text.
+        """
         if self.limits.blocks is None:
             return True
-        return (
-            sum(_blocks(run.feed.fed + plan.get(run, 0)) for run in self._running) + _blocks(more) <= self.limits.blocks
-        )
+        needed = pages_for(run.feed.left) - (0 if shared is None else pages_for(shared[1]))
+        kept = shared is not None and shared[0] in self._ended
+        if shared is not None and kept:
+            self._ended.move_to_end(shared[0])
+        while self._ledger.free < max(needed, 1) and len(self._ended) > kept:
+            self._forget_oldest()
+        return self._ledger.free >= max(needed, 1)
 
     def _make_room(self, plan: dict[_Run, int]) -> None:
-        """Take back the texts that came last until there are blocks for the next step."""
-        while not self._fits(plan):
-            run = self._running[-1]
-            plan.pop(run, None)
-            if len(self._running) > 1:
-                self._take_back(run)
-            else:
-                run.text.reason = GenerationFinishReason.LENGTH
-                break
+        """Give each text the blocks for its next step. Texts that came last are taken back if there are too few."""
+        for run in [*plan]:
+            while run in plan and not self._take(run, plan[run]):
+                if self._ended:
+                    self._forget_oldest()
+                elif len(self._running) == 1:
+                    run.text.reason = GenerationFinishReason.LENGTH
+                    del plan[run]
+                else:
+                    last = self._running[-1]
+                    plan.pop(last, None)
+                    self._take_back(last)
 
-    def _open(self, run: _Run) -> None:
-        """Have the first of the texts that wait run."""
+    def _take(self, run: _Run, count: int) -> bool:
+        """Give a text the blocks for more tokens. Return False if there are too few."""
+        while True:
+            try:
+                run.held = with_room(run.held, count, self._ledger)[0]
+                return True
+            except PoolFullError as error:
+                if self.limits.blocks is not None:
+                    return False
+                self._ledger.extend(2 * self._ledger.capacity + error.missing)
+
+    def _open(self, run: _Run, shared: tuple[_Run, int] | None) -> None:
+        """Have the first of the texts that wait run, behind some tokens that it shares with another one, if any."""
         if run.penalises not in self._places:
             self._places[run.penalises] = self._decoder.places(run.penalises, self._alone)
-        run.place = self._places[run.penalises].open()
+        places = self._places[run.penalises]
+        if shared is None:
+            run.place = places.open()
+        else:
+            assert isinstance(places, Sequences)
+            other, tokens = shared
+            run.place = places.fork(other.place, tokens)
+            run.held = Tokens(other.held.pages[: pages_for(tokens)], tokens)
+            self._ledger.share(run.held.pages)
+            run.feed.share(tokens)
         self._running.append(self._waiting.popleft())
 
     def _take_back(self, run: _Run) -> None:
         """Have a text wait, to be computed again."""
-        self._remove(run)
+        self._running.remove(run)
+        self._free(run)
         run.restart(self._decoder)
         self._waiting.appendleft(run)
 
@@ -305,13 +396,17 @@ class Engine:
         counts: dict[int, tuple[RawPerfMetrics, int]] = {}
         for run, outputs in results.items():
             raw, chosen = run.generation.raw, not run.feed.left
+            run.held = Tokens(run.held.pages, run.feed.fed)
             counts[id(raw)] = raw, counts.get(id(raw), (raw, 0))[1] + chosen
             if isinstance(outputs, Error):
                 run.generation.fail(outputs)
             elif isinstance(outputs, BaseException):
                 raise outputs
-            elif chosen:
-                run.accept(outputs)
+            else:
+                if self._shares(run):
+                    self._prefixes[run.penalises].add(run.feed.known[: run.feed.fed], run)
+                if chosen:
+                    run.accept(outputs)
         for raw, count in counts.values():
             raw.add_inference(start, inferred, count)
 
@@ -320,6 +415,7 @@ class _Run:
     """A text in an engine: the feed of its steps, and its place while it runs."""
 
     place: Any = None
+    held = Tokens()  # its blocks
 
     def __init__(self, generation: Generation, text: Text, feed: Feed, chooser: Chooser, penalises: bool) -> None:
         self.generation, self.text, self.feed = generation, text, feed
@@ -402,8 +498,3 @@ def _finish(generation: Generation) -> None:
         if generation.status == StreamingStatus.RUNNING:
             generation.status = generation.stream.write()
         generation.stream.end()
-
-
-def _blocks(tokens: int) -> int:
-    """Return the number of blocks that tokens need."""
-    return -(-tokens // BLOCK)

@@ -75,3 +75,4 @@ def run(engine: Engine, generations: Sequence[Generation]) -> None:
                     raise generation.error
     finally:
         engine.close()
+        engine.forget()

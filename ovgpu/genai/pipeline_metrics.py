@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ovgpu.genai.engine import BLOCK, Usage
+from ovgpu.genai.engine import Usage
+from ovgpu.ops.fused.kv_cache import PAGE_TOKENS
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Meter:
             self._blocks = 1 << (usage.blocks - 1).bit_length()
         used = 100 * usage.blocks / self._blocks if self._blocks else 0.0
         self._sum, self._steps = self._sum + used, self._steps + 1
-        held = self._blocks * BLOCK * self._size
+        held = self._blocks * PAGE_TOKENS * self._size
         self.metrics = PipelineMetrics(
             usage.generations,
             usage.advanced,

@@ -16,6 +16,8 @@ Steps = Mapping[Any, Step]  # by place
 class Requests:
     """Requests of a compiled model, each for a text. Closed ones are for further texts."""
 
+    can_fork = False
+
     def __init__(self, first: Any, make: Callable[[], Any]) -> None:
         """``first`` is a request, ``make`` makes others."""
         self._free, self._make = [first], make
@@ -47,9 +49,18 @@ class Sequences:
     def __init__(self, batcher: SequenceBatcher) -> None:
         self._batcher = batcher
 
+    @property
+    def can_fork(self) -> bool:
+        """True if texts can share the first tokens of their KV caches."""
+        return self._batcher.has_pages
+
     def open(self) -> Any:
         """Return the place of an empty text. Raises: BatchFullError if all are taken."""
         return self._batcher.open()
+
+    def fork(self, place: Any, tokens: int) -> Any:
+        """Return the place of a text that shares the first tokens of another one."""
+        return place.fork(tokens)
 
     def step(self, steps: Steps) -> dict[Any, Any]:
         """Run a step of some texts, in one inference for each number of tokens. Return the outputs of each, or its

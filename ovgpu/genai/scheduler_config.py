@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from ovgpu.errors import Error
 from ovgpu.genai.decoder import Decoder
-from ovgpu.genai.engine import BLOCK, Limits
+from ovgpu.genai.engine import Limits
 from ovgpu.genai.fields import Absent, Configuration, Flag, Integer, OptionalInteger
+from ovgpu.ops.fused.kv_cache import PAGE_TOKENS
 
 GIGABYTE = 1 << 30
 CONFIGURATIONS = ("cache_eviction_config", "sparse_attention_config")
@@ -19,7 +20,8 @@ class SchedulerConfig(Configuration):
     ``cache_size`` GB of KV caches, are there for all texts; without both (0), they grow. A text that finds no block
     waits, or is computed again later.
 
-    ``enable_prefix_caching``, ``num_linear_attention_blocks`` and ``cache_interval_multiplier`` have no effect.
+    With ``enable_prefix_caching`` (bool), prompts that begin like other texts, also ones that have ended, share the
+    blocks of these. ``num_linear_attention_blocks`` and ``cache_interval_multiplier`` have no effect.
     ``use_cache_eviction`` and ``use_sparse_attention``, which change the texts, are refused.
 
     Raises: TypeError for an assigned value of another type, RuntimeError for what is refused, AttributeError for an
@@ -56,10 +58,12 @@ class SchedulerConfig(Configuration):
                 raise Error(f"{name} must be at least 1")
         blocks, size = self.num_kv_blocks or None, decoder.bytes_per_token
         if blocks is None and self.cache_size and size:
-            blocks = self.cache_size * GIGABYTE // (BLOCK * size)
+            blocks = self.cache_size * GIGABYTE // (PAGE_TOKENS * size)
         if blocks == 0:
-            raise Error(f"cache_size of {self.cache_size} GB has no room for {BLOCK} tokens of {size} bytes")
-        return Limits(self.max_num_seqs, self.max_num_batched_tokens, blocks, self.dynamic_split_fuse)
+            raise Error(f"cache_size of {self.cache_size} GB has no room for {PAGE_TOKENS} tokens of {size} bytes")
+        return Limits(
+            self.max_num_seqs, self.max_num_batched_tokens, blocks, self.dynamic_split_fuse, self.enable_prefix_caching
+        )
 
 
 def _text(value: object) -> str:

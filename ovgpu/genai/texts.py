@@ -65,6 +65,21 @@ class Feed:
         """The number of tokens that the decoder has not got."""
         return len(self.text.prompt) + len(self.text.tokens) - self.fed
 
+    @property
+    def can_share(self) -> bool:
+        """True if the text has got no tokens, and can begin behind those of another one."""
+        return not self.fed and not self._inputs.one_by_one
+
+    def share(self, count: int) -> None:
+        """Begin behind tokens that the decoder has from another text."""
+        self._inputs.skip(count)
+        self.fed = count
+
+    @property
+    def known(self) -> list[int]:
+        """The tokens of the prompt and of the text."""
+        return [*self.text.prompt, *self.text.tokens]
+
     def piece(self, most: int) -> int:
         """Return how many tokens the next step gets, of at most ``most``; more for models that take prompts whole."""
         if most and self._inputs.one_by_one:

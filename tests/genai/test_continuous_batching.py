@@ -16,10 +16,11 @@ import ovgpu
 import ovgpu.genai as ov_genai
 from ovgpu.batching.gathering import Work
 from ovgpu.genai import engine
-from ovgpu.genai.engine import BLOCK, Engine, Generation, Limits
+from ovgpu.genai.engine import Engine, Generation, Limits
 from ovgpu.genai.enums import GenerationFinishReason, GenerationStatus, StreamingStatus
 from ovgpu.genai.metrics import RawPerfMetrics
 from ovgpu.genai.stops import Stops
+from ovgpu.ops.fused.kv_cache import PAGE_TOKENS
 from tests.genai import continuous_cases as cases
 from tests.genai.continuous_cases import PLAIN, PROMPT
 from tests.genai.generation_cases import make_folder
@@ -190,7 +191,7 @@ def test_no_blocks_left(pipelines: Pipelines) -> None:
     while pipeline.has_non_finished_requests():
         pipeline.step()
     (output,) = handle.read_all()
-    assert output.finish_reason == GenerationFinishReason.LENGTH and len(output.generated_ids) == 2 * BLOCK - 1
+    assert output.finish_reason == GenerationFinishReason.LENGTH and len(output.generated_ids) == 2 * PAGE_TOKENS - 1
     with pytest.raises(ovgpu.Error, match="the prompt needs 3 blocks of 16 tokens, and there are 2"):
         pipeline.add_request(1, "a" * 40, config())
     assert pipeline.get_metrics().max_cache_usage == 100
@@ -377,3 +378,67 @@ def test_cache_size(folder: Path) -> None:
     )
     with pytest.raises(TypeError, match="scheduler_config is a SchedulerConfig"):
         ov_genai.LLMPipeline(folder, "CPU", scheduler_config=3)
+
+
+# ---- shared blocks
+
+
+def begun(pipeline: ov_genai.ContinuousBatchingPipeline, prompt: list[int], fields: Any) -> Generation:
+    return Generation(prompt, fields, Stops(fields, None), RawPerfMetrics(inference_durations=[0.0]))
+
+
+@pytest.mark.parametrize("device", ["CPU", "card"])
+def test_texts_of_a_prompt_share_its_blocks(device: str, pipelines: Pipelines, emulated: str) -> None:
+    """The prompt is computed once. Each text has a copy of the last block, and others as it grows."""
+    pipeline = pipelines(emulated if device == "card" else device)
+    fields = config(num_return_sequences=3, max_new_tokens=9, do_sample=True)
+    scheduled = Engine(pipeline._decoder, Limits(8, 16))
+    generation = begun(pipeline, [1, *range(5, 40)], fields)  # 36 tokens: two whole blocks
+    scheduled.add([generation])
+    blocks = [scheduled.step().blocks for _ in range(3)]
+    assert blocks == [1, 2, 3]
+    runs = [*scheduled._running]
+    assert len(runs) == 1 and runs[0].feed.fed == 35
+    assert scheduled.step().blocks == 2 + 3
+    for _ in range(8):
+        scheduled.step()
+    assert not scheduled.is_busy and scheduled.blocks == 0
+    alone = Engine(pipeline._decoder, Limits(8, None), alone=True)
+    again = begun(pipeline, [1, *range(5, 40)], fields)
+    alone.add([again])
+    for _ in range(20):
+        alone.step()
+    assert [text.tokens for text in generation.texts] == [text.tokens for text in again.texts]
+
+
+@pytest.mark.parametrize("device, blocks", [("CPU", 14), ("CPU", 4), ("card", 14)])
+def test_prefixes(device: str, blocks: int, pipelines: Pipelines, emulated: str) -> None:
+    """A prompt that begins like a text, also one that has ended, begins behind the blocks of that, if these are still
+    there."""
+    pipeline = pipelines(emulated if device == "card" else device)
+    scheduled = Engine(pipeline._decoder, Limits(8, 40, blocks, True, prefixes=True))
+    first = [1, *range(5, 40)]
+    prompts = [first, [*first, 7, 7], [*first[:20], 9], [2, *first[1:]], first, first[:16], first[:17]]
+    wanted, taken = [], []
+    for prompt in prompts:
+        own = begun(pipeline, prompt, config())
+        alone = Engine(pipeline._decoder, Limits(), alone=True)
+        alone.add([own])
+        while alone.is_busy:
+            alone.step()
+        wanted.append(own.texts[0].tokens)
+    for prompt, tokens in zip(prompts, wanted):
+        generation = begun(pipeline, prompt, config())
+        scheduled.add([generation])
+        before = scheduled.blocks
+        taken.append(scheduled.step().blocks - before)
+        assert scheduled.blocks <= blocks
+        while scheduled.is_busy:
+            scheduled.step()
+        assert generation.texts[0].tokens == tokens
+    if blocks == 14:
+        assert taken == [3, 1, 1, 3, 1, 1, 1]
+    batcher = pipeline._decoder._batcher_of(False)
+    assert batcher is not None and len(batcher) == len(scheduled._ended) >= 1
+    scheduled.forget()
+    assert len(batcher) == 0 and scheduled.blocks == 0

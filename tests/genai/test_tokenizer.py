@@ -112,7 +112,7 @@ def test_pairs(folder: Path) -> None:
         ({"pad_to_max_length": True}, "pad_to_max_length needs max_length"),
     ],
 )
-def test_lengths_that_end_the_process_of_openvino_genai(keywords: dict[str, Any], message: str) -> None:
+def test_lengths_that_make_no_sense(keywords: dict[str, Any], message: str) -> None:
     with pytest.raises(ovgpu.Error, match=message):
         Tokenizer(FOLDER).encode("abc", **keywords)
 

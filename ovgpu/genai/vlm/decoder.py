@@ -71,6 +71,8 @@ class VLMDecoder(Decoder):
     Embeddings of tokens are computed where the model is, so that a decode step takes a token, as in other decoders.
     """
 
+    shares_prompts = False
+
     known = (*INPUTS, IMAGES, PLACES)
 
     def __init__(self, language: Model, text: Model, device: str, properties: Mapping[str, Any]) -> None:

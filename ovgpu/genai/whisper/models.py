@@ -84,6 +84,8 @@ class WhisperInputs(DecoderInputs):
 class WhisperDecoder(Decoder):
     """Decoder of windows. `begin` says which one, and the rules for its text."""
 
+    shares_prompts = False
+
     log_probabilities = True
 
     def __init__(self, path: Path, device: str, properties: Mapping[str, Any], positions: Dimension) -> None:
