@@ -10,7 +10,7 @@ from ovgpu.api.core import Core
 from ovgpu.errors import Error
 from ovgpu.genai.chat_history import ChatHistory
 from ovgpu.genai.decoder import Decoder
-from ovgpu.genai.engine import Engine, Generation
+from ovgpu.genai.engine import Engine
 from ovgpu.genai.enums import StreamingStatus
 from ovgpu.genai.generation import Outcome
 from ovgpu.genai.generation_config import GenerationConfig
@@ -23,6 +23,7 @@ from ovgpu.genai.prompts import is_texts, prompts_of_texts, prompts_of_tokens
 from ovgpu.genai.scheduler_config import SchedulerConfig
 from ovgpu.genai.stops import Stops
 from ovgpu.genai.streamers import StreamerBase, as_streamer
+from ovgpu.genai.texts import Generation
 from ovgpu.genai.tokenizer import Tokenizer
 
 

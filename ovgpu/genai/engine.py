@@ -10,18 +10,14 @@ from typing import Any
 
 from ovgpu.batching.pages import PageAllocator, PoolFullError, Tokens, pages_for, with_room
 from ovgpu.errors import Error
-from ovgpu.genai.beam_search import BeamSearch, log_softmax
-from ovgpu.genai.decoder import Beams, Chooser, Decoder
+from ovgpu.genai.decoder import Chooser, Decoder
 from ovgpu.genai.enums import GenerationFinishReason, StreamingStatus
-from ovgpu.genai.generation_config import GenerationConfig
-from ovgpu.genai.grammar import CompiledGrammar
 from ovgpu.genai.metrics import RawPerfMetrics
 from ovgpu.genai.places import Places, Sequences
 from ovgpu.genai.prefixes import Prefixes
 from ovgpu.genai.sampling import Sampler, checked_token, random_numbers, sampling_of
-from ovgpu.genai.stops import Stops
-from ovgpu.genai.streamers import StreamerBase
-from ovgpu.genai.texts import REASONS, Feed, Stream, Text
+from ovgpu.genai.search import Search
+from ovgpu.genai.texts import Feed, Generation, Text
 from ovgpu.ops.fused.kv_cache import PAGE_TOKENS
 
 
@@ -58,56 +54,6 @@ class Usage:
     blocks: int
 
 
-class Generation:
-    """Texts that continue a prompt, by greedy search, random draws or beam search.
-
-    ``raw`` gets the measured times. ``streamer``, for a single text, gets its tokens, and may end it.
-    """
-
-    def __init__(
-        self,
-        prompt: Sequence[int],
-        config: GenerationConfig,
-        stops: Stops,
-        raw: RawPerfMetrics,
-        grammar: CompiledGrammar | None = None,
-        streamer: StreamerBase | None = None,
-    ) -> None:
-        count = 1 if config.is_beam_search() else config.num_return_sequences
-        limit = config.get_max_new_tokens(len(prompt))
-        self.prompt, self.config, self.stops, self.raw, self.grammar = prompt, config, stops, raw, grammar
-        self._streamer = streamer
-        self.set_texts([Text(prompt, limit) for _ in range(count)])
-        self.status = StreamingStatus.RUNNING
-        """What the streamer answered last. Any thread may set another status, which ends the texts at the next step."""
-        self.error: Exception | None = None
-        """Why the generation failed."""
-
-    @property
-    def is_running(self) -> bool:
-        """True until all texts have ended."""
-        return any(text.reason is None for text in self.texts)
-
-    @property
-    def best_first(self) -> list[Text]:
-        """The texts, the most likely one first."""
-        return sorted(self.texts, key=lambda text: -text.score)
-
-    def set_texts(self, texts: list[Text]) -> None:
-        """Set the texts, of which the first one goes to the streamer."""
-        self.texts, self.stream = texts, Stream(self._streamer, texts[0], self.config.echo, self.stops.window)
-
-    def end(self) -> None:
-        """End the texts that go on."""
-        for text in self.texts:
-            text.reason = text.reason or REASONS[self.status]
-
-    def fail(self, error: Exception) -> None:
-        """End the texts with an error."""
-        self.error = error
-        self.end()
-
-
 class Engine:
     """Generations by a decoder, which join and leave at every step.
 
@@ -122,7 +68,7 @@ class Engine:
         self._ended: OrderedDict[_Run, None] = OrderedDict()  # those whose blocks others may share, the last used last
         self._prefixes = {penalises: Prefixes[_Run]() for penalises in (False, True)}
         self._ledger = PageAllocator(1 + (limits.blocks or 0))
-        self._searches: deque[_Search] = deque()  # the first one runs
+        self._searches: deque[Search] = deque()  # the first one runs
 
     @property
     def is_busy(self) -> bool:
@@ -147,7 +93,7 @@ class Engine:
                 generation.end()
                 _finish(generation)
             elif generation.config.is_beam_search():
-                self._searches.append(_Search(generation, self._decoder))
+                self._searches.append(Search(generation, self._decoder))
             else:
                 self._waiting.extend([*self._runs(generation, longest)])
 
@@ -211,7 +157,7 @@ class Engine:
             feed = Feed(self._decoder.inputs(ports), text, sampler, config, generation.grammar)
             yield _Run(generation, text, feed, chooser, sampling.penalises)
 
-    def _all(self) -> list[_Run | _Search]:
+    def _all(self) -> list[_Run | Search]:
         """Return all texts and searches, also those that have just ended."""
         return [*self._waiting, *self._running, *self._searches]
 
@@ -228,9 +174,9 @@ class Engine:
             if not generation.is_running:
                 _finish(generation)
 
-    def _remove(self, run: _Run | _Search) -> None:
+    def _remove(self, run: _Run | Search) -> None:
         """Remove a text or a search, and free its place."""
-        if isinstance(run, _Search):
+        if isinstance(run, Search):
             self._searches.remove(run)
         elif run in self._waiting:
             self._waiting.remove(run)
@@ -396,14 +342,14 @@ class Engine:
         counts: dict[int, tuple[RawPerfMetrics, int]] = {}
         for run, outputs in results.items():
             raw, chosen = run.generation.raw, not run.feed.left
-            run.held = Tokens(run.held.pages, run.feed.fed)
+            before, run.held = run.held.length, Tokens(run.held.pages, run.feed.fed)
             counts[id(raw)] = raw, counts.get(id(raw), (raw, 0))[1] + chosen
             if isinstance(outputs, Error):
                 run.generation.fail(outputs)
             elif isinstance(outputs, BaseException):
                 raise outputs
             else:
-                if self._shares(run):
+                if before // PAGE_TOKENS < run.held.length // PAGE_TOKENS and self._shares(run):
                     self._prefixes[run.penalises].add(run.feed.known[: run.feed.fed], run)
                 if chosen:
                     run.accept(outputs)
@@ -450,46 +396,6 @@ class _Run:
     def _check_end(self) -> None:
         self.text.reason, cut = self.generation.stops.check(self.text.tokens, self.text.limit)
         self.text.cut(cut)
-
-
-class _Search:
-    """A beam search in an engine."""
-
-    def __init__(self, generation: Generation, decoder: Decoder) -> None:
-        self.generation, self._decoder = generation, decoder
-        self._found = BeamSearch(generation.prompt, generation.config, generation.stops, generation.texts[0].limit)
-        self._batch: Beams | None = None
-        self._rows: Sequence[Sequence[int]] = [generation.prompt]
-        self._parents = [0]
-
-    @property
-    def has_ended(self) -> bool:
-        return not self.generation.is_running
-
-    def step(self) -> None:
-        """Continue each beam by a token."""
-        start = time.perf_counter()
-        if self._batch is None:
-            self._batch = self._decoder.beams()
-        try:
-            logits = self._batch.step(self._rows, self._parents)
-            inferred = time.perf_counter()
-            self._found.advance(logits if self._decoder.log_probabilities else log_softmax(logits))
-        except Error as e:
-            self.generation.fail(e)
-            return
-        beams = self._found.beams
-        self._rows, self._parents = [beam.tokens[-1:] for beam in beams], [beam.row for beam in beams]
-        self.generation.raw.add_inference(start, inferred, 1)
-        if not beams:
-            prompt, limit = self.generation.prompt, self.generation.texts[0].limit
-            found = self._found.results()
-            self.generation.set_texts(
-                [
-                    Text(prompt, limit, list(beam.tokens), list(beam.logs), reason, score)
-                    for beam, score, reason in found
-                ]
-            )
 
 
 def _finish(generation: Generation) -> None:

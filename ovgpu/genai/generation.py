@@ -8,14 +8,14 @@ from typing import Any
 
 from ovgpu.genai.assisted_metrics import AssistedRecord
 from ovgpu.genai.decoder import Decoder
-from ovgpu.genai.engine import DEFAULT, Engine, Generation, Limits
+from ovgpu.genai.engine import DEFAULT, Engine, Limits
 from ovgpu.genai.enums import StreamingStatus
 from ovgpu.genai.generation_config import GenerationConfig
 from ovgpu.genai.grammar import CompiledGrammar
 from ovgpu.genai.metrics import RawPerfMetrics
 from ovgpu.genai.stops import Stops
 from ovgpu.genai.streamers import StreamerBase
-from ovgpu.genai.texts import Text
+from ovgpu.genai.texts import Generation, Text
 
 
 @dataclass

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ovgpu.errors import Error
-from ovgpu.genai.engine import Generation
 from ovgpu.genai.enums import GenerationFinishReason, GenerationStatus, StreamingStatus
 from ovgpu.genai.metrics import PerfMetrics
-from ovgpu.genai.texts import Text
+from ovgpu.genai.texts import Generation, Text
 
 ENDS = {
     GenerationFinishReason.STOP: StreamingStatus.STOP,

@@ -16,12 +16,14 @@ class Prefixes(Generic[T]):
     def __init__(self) -> None:
         self._holders: dict[int, T] = {}  # by the hash of a page and of all before it
         self._tokens: dict[int, tuple[int, ...]] = {}  # of that page, as hashes may be equal
+        self._keys: dict[T, list[int]] = {}
 
     def add(self, tokens: Sequence[int], holder: T) -> None:
         """Add a text, whose place has the KV caches of ``tokens``."""
         for key, page in _pages(tokens):
             if key not in self._holders:
                 self._holders[key], self._tokens[key] = holder, page
+                self._keys.setdefault(holder, []).append(key)
 
     def find(self, tokens: Sequence[int]) -> tuple[T, int] | None:
         """Return the text that begins with the most pages of ``tokens``, and their number of tokens."""
@@ -34,7 +36,7 @@ class Prefixes(Generic[T]):
 
     def remove(self, holder: T) -> None:
         """Remove a text, whose place closes."""
-        for key in [key for key, other in self._holders.items() if other is holder]:
+        for key in self._keys.pop(holder, ()):
             del self._holders[key], self._tokens[key]
 
 

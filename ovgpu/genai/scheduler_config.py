@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ovgpu.batching.sequence_batcher import MAX_SEQUENCES
 from ovgpu.errors import Error
 from ovgpu.genai.decoder import Decoder
 from ovgpu.genai.engine import Limits
@@ -61,9 +62,8 @@ class SchedulerConfig(Configuration):
             blocks = self.cache_size * GIGABYTE // (PAGE_TOKENS * size)
         if blocks == 0:
             raise Error(f"cache_size of {self.cache_size} GB has no room for {PAGE_TOKENS} tokens of {size} bytes")
-        return Limits(
-            self.max_num_seqs, self.max_num_batched_tokens, blocks, self.dynamic_split_fuse, self.enable_prefix_caching
-        )
+        texts, tokens = min(self.max_num_seqs, MAX_SEQUENCES // 2), self.max_num_batched_tokens
+        return Limits(texts, tokens, blocks, self.dynamic_split_fuse, self.enable_prefix_caching)
 
 
 def _text(value: object) -> str:

@@ -9,7 +9,9 @@ from ovgpu.genai.decoder import DecoderInputs
 from ovgpu.genai.enums import GenerationFinishReason, StreamingStatus
 from ovgpu.genai.generation_config import GenerationConfig
 from ovgpu.genai.grammar import CompiledGrammar
+from ovgpu.genai.metrics import RawPerfMetrics
 from ovgpu.genai.sampling import Array, Sampler
+from ovgpu.genai.stops import Stops
 from ovgpu.genai.streamers import StreamerBase, write_tokens
 
 REASONS = {
@@ -137,3 +139,53 @@ class Stream:
             if self._before:
                 write_tokens(self._streamer, self._before)
             self._streamer.end()
+
+
+class Generation:
+    """Texts that continue a prompt, by greedy search, random draws or beam search.
+
+    ``raw`` gets the measured times. ``streamer``, for a single text, gets its tokens, and may end it.
+    """
+
+    def __init__(
+        self,
+        prompt: Sequence[int],
+        config: GenerationConfig,
+        stops: Stops,
+        raw: RawPerfMetrics,
+        grammar: CompiledGrammar | None = None,
+        streamer: StreamerBase | None = None,
+    ) -> None:
+        count = 1 if config.is_beam_search() else config.num_return_sequences
+        limit = config.get_max_new_tokens(len(prompt))
+        self.prompt, self.config, self.stops, self.raw, self.grammar = prompt, config, stops, raw, grammar
+        self._streamer = streamer
+        self.set_texts([Text(prompt, limit) for _ in range(count)])
+        self.status = StreamingStatus.RUNNING
+        """What the streamer answered last. Any thread may set another status, which ends the texts at the next step."""
+        self.error: Exception | None = None
+        """Why the generation failed."""
+
+    @property
+    def is_running(self) -> bool:
+        """True until all texts have ended."""
+        return any(text.reason is None for text in self.texts)
+
+    @property
+    def best_first(self) -> list[Text]:
+        """The texts, the most likely one first."""
+        return sorted(self.texts, key=lambda text: -text.score)
+
+    def set_texts(self, texts: list[Text]) -> None:
+        """Set the texts, of which the first one goes to the streamer."""
+        self.texts, self.stream = texts, Stream(self._streamer, texts[0], self.config.echo, self.stops.window)
+
+    def end(self) -> None:
+        """End the texts that go on."""
+        for text in self.texts:
+            text.reason = text.reason or REASONS[self.status]
+
+    def fail(self, error: Exception) -> None:
+        """End the texts with an error."""
+        self.error = error
+        self.end()

@@ -16,10 +16,11 @@ import ovgpu
 import ovgpu.genai as ov_genai
 from ovgpu.batching.gathering import Work
 from ovgpu.genai import engine
-from ovgpu.genai.engine import Engine, Generation, Limits
+from ovgpu.genai.engine import Engine, Limits
 from ovgpu.genai.enums import GenerationFinishReason, GenerationStatus, StreamingStatus
 from ovgpu.genai.metrics import RawPerfMetrics
 from ovgpu.genai.stops import Stops
+from ovgpu.genai.texts import Generation
 from ovgpu.ops.fused.kv_cache import PAGE_TOKENS
 from tests.genai import continuous_cases as cases
 from tests.genai.continuous_cases import PLAIN, PROMPT
