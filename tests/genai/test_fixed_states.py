@@ -13,11 +13,14 @@ import pytest
 
 import ovgpu
 import ovgpu.genai as ov_genai
+from ovgpu.backends.cpu import CpuBackend
 from ovgpu.genai import generation
 from ovgpu.genai.assisted import DraftModel
 from ovgpu.genai.decoder import Decoder
 from ovgpu.genai.metrics import RawPerfMetrics
 from ovgpu.genai.stops import Stops
+from ovgpu.runtime.state import VariableInfo, Variables
+from ovgpu.types import PartialShape, Type
 from tests.genai.generation_cases import make_folder, model_path
 from tests.genai.stepwise import Stepwise
 from tests.harness.ir import Net
@@ -141,6 +144,19 @@ def test_assisted(model: str, assistant: str, on_card: bool, pipelines: Pipeline
     assert sum(sizes) == 10 * len(prompts)
     if model == assistant:
         assert max(sizes) == 6 and len(sizes) == 3 * len(prompts)
+
+
+def test_states_that_changed_their_type() -> None:
+    """A model that leaves the range of f16 gets states of f32 between a copy and the return to it."""
+    infos = [{"s": VariableInfo("s", kind, PartialShape([1, 2]))} for kind in (Type.f16, Type.f32)]
+    variables = Variables(infos[0], CpuBackend())
+    variables.set("s", np.array([[1.5, 2]], np.float16))
+    kept = variables.copy_fixed()
+    variables.set("s", np.array([[3, 4]], np.float16))
+    variables.change(infos[1])
+    variables.drop_tokens(0, kept)
+    value = variables.value("s").array
+    assert value is not None and (value.dtype, value.tolist()) == (np.float32, [[1.5, 2]])
 
 
 def test_mamba_takes_one_token_at_a_time(pipelines: Pipelines) -> None:
