@@ -1,8 +1,9 @@
 """Decoders with states of fixed size: Mamba, and LFM2, which also has KV caches. OpenVINO computes each text alone,
-token by token."""
+token by token; openvino_genai takes LFM2."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import cache
@@ -21,7 +22,9 @@ from ovgpu.genai.metrics import RawPerfMetrics
 from ovgpu.genai.stops import Stops
 from ovgpu.runtime.state import VariableInfo, Variables
 from ovgpu.types import PartialShape, Type
-from tests.genai.generation_cases import make_folder, model_path
+from tests.genai.compare_wheel import agree
+from tests.genai.generation_cases import LOOKUP, LOOKUPS_OF_TOKENS, OF_TOKENS, make_folder, model_path, outcomes
+from tests.genai.record_wheel import STATES
 from tests.genai.stepwise import Stepwise
 from tests.harness.ir import Net
 from tests.harness.layers import add, broadcast, convert, gather, i64, mul, relu, shape_of
@@ -80,6 +83,18 @@ def test_texts(model: str, penalties: dict[str, float], pipelines: Pipelines) ->
     assert (batcher is not None) == (model == "mamba")  # whose states take slots of a batch
 
 
+@pytest.mark.parametrize("kind", ["plain", "lookup"])
+def test_records_of_openvino_genai(kind: str, pipelines: Pipelines) -> None:
+    expected = json.loads(STATES.read_text())[kind]
+    if kind == "plain":
+        found = outcomes(ov_genai, ovgpu.Tensor, pipelines("lfm2"), OF_TOKENS)
+    else:
+        found = outcomes(ov_genai, ovgpu.Tensor, pipelines("lfm2", "CPU", "lookup"), LOOKUPS_OF_TOKENS, LOOKUP)
+    assert list(found) == list(expected)
+    for name, outcome in found.items():
+        assert agree(json.loads(json.dumps(outcome)), expected[name]), name
+
+
 @pytest.mark.parametrize("model", MODELS)
 def test_beams(model: str, pipelines: Pipelines) -> None:
     pipeline = pipelines(model)
@@ -135,7 +150,7 @@ def test_on_a_card(model: str, pipelines: Pipelines, emulated: str) -> None:
 def test_assisted(model: str, assistant: str, on_card: bool, pipelines: Pipelines, emulated: str) -> None:
     """After a refusal, states of fixed size return to what they were, and the accepted tokens are repeated."""
     device = emulated if on_card else "CPU"
-    own = {"num_assistant_tokens": 3, "max_ngram_size": 2} if assistant == "lookup" else {}
+    own = LOOKUP if assistant == "lookup" else {}
     prompts = PROMPTS[3:4] if on_card else PROMPTS
     expected = pipelines(model).generate(prompts, **PLAIN).texts
     found = pipelines(model, device, assistant).generate(prompts, **PLAIN, **own)
