@@ -318,7 +318,7 @@ class Retractable:
     def __init__(self, request: Any, inputs: DecoderInputs) -> None:
         self._request, self._inputs = request, inputs
         self._session = request._session
-        self._since: list[int] = []  # tokens behind the place of `keep`
+        self._since: list[int] = []  # tokens behind the place of `keep`, if there are states of fixed size
         self._repeated: list[int] = []  # tokens that the next call of `infer` repeats
         request.reset_state()
         self.keep()
@@ -328,7 +328,9 @@ class Retractable:
         tokens = [*self._repeated, *tokens]
         arrays = {**self._inputs.next([tokens]), **others}
         outputs = self._request.infer(arrays, share_inputs=True, share_outputs=True)
-        self._repeated, self._since = [], self._since + tokens
+        self._repeated = []
+        if self._kept:
+            self._since += tokens
         return outputs
 
     def keep(self) -> None:
@@ -339,13 +341,13 @@ class Retractable:
 
     def drop(self, count: int) -> None:
         """Take back the last tokens."""
-        if count:
-            dropped = len(self._since) if self._kept else count
-            with self._session.backend.active():
-                self._session.variables.drop_tokens(dropped, self._kept)
-            self._inputs.drop(dropped)
-            stay = len(self._since) - count
-            self._repeated, self._since = (self._since[:stay], []) if self._kept else ([], self._since[:stay])
+        if not count:
+            return
+        dropped = len(self._since) if self._kept else count
+        with self._session.backend.active():
+            self._session.variables.drop_tokens(dropped, self._kept)
+        self._inputs.drop(dropped)
+        self._repeated, self._since = self._since[:-count], []
 
 
 class Verifier:

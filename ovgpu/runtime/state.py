@@ -372,7 +372,9 @@ class Variables:
         for index, (name, variable) in enumerate(self.all.items()):
             array, buffer = values[index]
             if not variable.info.axis:
-                value = fixed[name]
+                value, element_type = fixed[name], variable.info.type
+                if value is not None and element_type.is_static() and value.dtype != element_type.storage:  # changed
+                    value = converted(variable.backend.xp, value, element_type)
                 array = None if value is None else variable.copy_to_buffer(buffer, value, NEW_VALUE)
             elif array is not None:
                 array = variable.extended(array, buffer, array.shape[variable.info.axis] - count)

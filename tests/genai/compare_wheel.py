@@ -38,7 +38,6 @@ DECODERS = (
     "qwen3",
 )
 EXACT = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"}
-LOOKUP = {"num_assistant_tokens": 3, "max_ngram_size": 2}
 OWN = {"INFERENCE_PRECISION_HINT": "f32"}
 ABSOLUTE, RELATIVE = 2e-3, 1e-3  # of scores; `tests.models` allows logits of compressed weights the same
 
@@ -56,11 +55,11 @@ def outcomes(genai: Any, tensor: Any, folder: Path, draft: Path, properties: dic
     """Return the outcomes of all cases, of chats, and of generations with an assistant."""
     pipeline = genai.LLMPipeline(folder, "CPU", **properties)
     found = generation_cases.outcomes(genai, tensor, pipeline) | generation_cases.chats(genai, pipeline)
-    for name, own, keywords in (
-        ("lookup", {"prompt_lookup": True}, LOOKUP),
-        ("draft", {"draft_model": genai.draft_model(draft, "CPU", **properties)}, {}),
+    drafted = {"draft_model": genai.draft_model(draft, "CPU", **properties)}
+    for name, own, cases, keywords in (
+        ("lookup", {"prompt_lookup": True}, generation_cases.LOOKUPS, generation_cases.LOOKUP),
+        ("draft", drafted, generation_cases.ASSISTED, {}),
     ):
-        cases = [(inputs, {**options, **keywords}) for inputs, options in generation_cases.ASSISTED]
         try:
             assisted = genai.LLMPipeline(folder, "CPU", **own, **properties)
             of_cases = generation_cases.outcomes(genai, tensor, assisted, cases, keywords)
@@ -97,7 +96,9 @@ def token_by_token(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         with suppress(RuntimeError):  # of Mamba
             assisted = ours.LLMPipeline(folder, "CPU", prompt_lookup=True, **OWN)
             expected[f"lookup: {name}"] = expected[name]
-            found[f"lookup: {name}"] = assisted.generate(prompts, **generation_cases.PLAIN, **LOOKUP, **penalties).texts
+            found[f"lookup: {name}"] = assisted.generate(
+                prompts, **generation_cases.PLAIN, **generation_cases.LOOKUP, **penalties
+            ).texts
     return expected, found
 
 

@@ -218,6 +218,13 @@ ASSISTED: list[tuple[Any, dict[str, Any]]] = [
     ([REPEATED, *OTHERS], PLAIN),
 ]
 """Inputs and keywords of generations with an assistant."""
+LOOKUP = {"num_assistant_tokens": 3, "max_ngram_size": 2}
+LOOKUPS = [(inputs, {**options, **LOOKUP}) for inputs, options in ASSISTED]
+OF_TOKENS, LOOKUPS_OF_TOKENS = (
+    [case for case in cases if isinstance(case[0], dict) and "ids" in case[0] and "stop_text" not in case[0]]
+    for cases in (CASES[::5], LOOKUPS)
+)
+"""Some of the cases above, whose outcomes are tokens that do not depend on texts."""
 
 
 def model_path(model: str) -> Path:

@@ -1,5 +1,5 @@
 """Record what openvino_genai has and does, with which tests compare, into ``data/wheel.json``, ``retrieval.json``,
-``whisper.json``, ``continuous.json``, ``images.json`` and ``vlm.json``.
+``states.json``, ``whisper.json``, ``continuous.json``, ``images.json`` and ``vlm.json``.
 
 Run it in an environment with openvino_genai and pytest, in the folder of the project: ``python -m
 tests.genai.record_wheel``.
@@ -16,6 +16,7 @@ from typing import Any
 
 PATH = Path(__file__).parent / "data" / "wheel.json"
 RETRIEVAL = PATH.with_name("retrieval.json")
+STATES = PATH.with_name("states.json")
 WHISPER = PATH.with_name("whisper.json")
 CONTINUOUS = PATH.with_name("continuous.json")
 IMAGES = PATH.with_name("images.json")
@@ -112,6 +113,7 @@ def main() -> None:
     PATH.write_text(_lines(record) + "\n")
     RETRIEVAL.write_text(_lines(retrieval_cases.record(openvino_genai, make)) + "\n")
     record_continuous()
+    record_states()
     record_whisper()
     record_images()
     record_vlm()
@@ -136,6 +138,29 @@ def record_continuous() -> None:
             "settings": continuous_cases.settings(openvino_genai.SchedulerConfig),
         }
     CONTINUOUS.write_text(_lines(record) + "\n")
+
+
+def record_states() -> None:
+    """Write the file about a decoder with states of fixed size beside KV caches."""
+    import openvino
+    import openvino_genai
+
+    from tests.genai import generation_cases
+
+    exact: dict[str, Any] = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
+    with tempfile.TemporaryDirectory() as folder:
+        path = generation_cases.make_folder("lfm2", Path(folder))
+        exact["scheduler_config"] = openvino_genai.SchedulerConfig()  # without a cache of prefixes, unlike the default
+        plain = openvino_genai.LLMPipeline(path, "CPU", **exact)
+        assisted = openvino_genai.LLMPipeline(path, "CPU", prompt_lookup=True, **exact)
+        record = {
+            name: generation_cases.outcomes(openvino_genai, openvino.Tensor, pipeline, cases, keywords)
+            for name, pipeline, cases, keywords in (
+                ("plain", plain, generation_cases.OF_TOKENS, {}),
+                ("lookup", assisted, generation_cases.LOOKUPS_OF_TOKENS, generation_cases.LOOKUP),
+            )
+        }
+    STATES.write_text(_lines(record) + "\n")
 
 
 def record_whisper() -> None:

@@ -1,8 +1,9 @@
 """Decoders with states of fixed size: Mamba, and LFM2, which also has KV caches. OpenVINO computes each text alone,
-token by token."""
+token by token; openvino_genai takes LFM2."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import cache
@@ -13,12 +14,17 @@ import pytest
 
 import ovgpu
 import ovgpu.genai as ov_genai
+from ovgpu.backends.cpu import CpuBackend
 from ovgpu.genai import generation
 from ovgpu.genai.assisted import DraftModel
 from ovgpu.genai.decoder import Decoder
 from ovgpu.genai.metrics import RawPerfMetrics
 from ovgpu.genai.stops import Stops
-from tests.genai.generation_cases import make_folder, model_path
+from ovgpu.runtime.state import VariableInfo, Variables
+from ovgpu.types import PartialShape, Type
+from tests.genai.compare_wheel import agree
+from tests.genai.generation_cases import LOOKUP, LOOKUPS_OF_TOKENS, OF_TOKENS, make_folder, model_path, outcomes
+from tests.genai.record_wheel import STATES
 from tests.genai.stepwise import Stepwise
 from tests.harness.ir import Net
 from tests.harness.layers import add, broadcast, convert, gather, i64, mul, relu, shape_of
@@ -77,6 +83,18 @@ def test_texts(model: str, penalties: dict[str, float], pipelines: Pipelines) ->
     assert (batcher is not None) == (model == "mamba")  # whose states take slots of a batch
 
 
+@pytest.mark.parametrize("kind", ["plain", "lookup"])
+def test_records_of_openvino_genai(kind: str, pipelines: Pipelines) -> None:
+    expected = json.loads(STATES.read_text())[kind]
+    if kind == "plain":
+        found = outcomes(ov_genai, ovgpu.Tensor, pipelines("lfm2"), OF_TOKENS)
+    else:
+        found = outcomes(ov_genai, ovgpu.Tensor, pipelines("lfm2", "CPU", "lookup"), LOOKUPS_OF_TOKENS, LOOKUP)
+    assert list(found) == list(expected)
+    for name, outcome in found.items():
+        assert agree(json.loads(json.dumps(outcome)), expected[name]), name
+
+
 @pytest.mark.parametrize("model", MODELS)
 def test_beams(model: str, pipelines: Pipelines) -> None:
     pipeline = pipelines(model)
@@ -132,7 +150,7 @@ def test_on_a_card(model: str, pipelines: Pipelines, emulated: str) -> None:
 def test_assisted(model: str, assistant: str, on_card: bool, pipelines: Pipelines, emulated: str) -> None:
     """After a refusal, states of fixed size return to what they were, and the accepted tokens are repeated."""
     device = emulated if on_card else "CPU"
-    own = {"num_assistant_tokens": 3, "max_ngram_size": 2} if assistant == "lookup" else {}
+    own = LOOKUP if assistant == "lookup" else {}
     prompts = PROMPTS[3:4] if on_card else PROMPTS
     expected = pipelines(model).generate(prompts, **PLAIN).texts
     found = pipelines(model, device, assistant).generate(prompts, **PLAIN, **own)
@@ -141,6 +159,19 @@ def test_assisted(model: str, assistant: str, on_card: bool, pipelines: Pipeline
     assert sum(sizes) == 10 * len(prompts)
     if model == assistant:
         assert max(sizes) == 6 and len(sizes) == 3 * len(prompts)
+
+
+def test_states_that_changed_their_type() -> None:
+    """A model that leaves the range of f16 gets states of f32 between a copy and the return to it."""
+    infos = [{"s": VariableInfo("s", kind, PartialShape([1, 2]))} for kind in (Type.f16, Type.f32)]
+    variables = Variables(infos[0], CpuBackend())
+    variables.set("s", np.array([[1.5, 2]], np.float16))
+    kept = variables.copy_fixed()
+    variables.set("s", np.array([[3, 4]], np.float16))
+    variables.change(infos[1])
+    variables.drop_tokens(0, kept)
+    value = variables.value("s").array
+    assert value is not None and (value.dtype, value.tolist()) == (np.float32, [[1.5, 2]])
 
 
 def test_mamba_takes_one_token_at_a_time(pipelines: Pipelines) -> None:
