@@ -64,7 +64,7 @@ def table() -> str:
         same = [member for member in members if f"{name}.{member}" not in DIFFERENCES]
         differ = [f"`{m}`: {DIFFERENCES[f'{name}.{m}']}" for m in members if m not in same]
         listed = f"{len(same)} fields and methods" if len(same) > 20 else ", ".join(f"`{member}`" for member in same)
-        lines.append(f"| `{name}` | {listed} | {'; '.join(differ) or '-'} |")
+        lines.append(f"| `{name}` | {listed or '-'} | {'; '.join(differ) or '-'} |")
     lines += ["", "| Not there | Why |", "| --- | --- |"]
     lines += [
         f"| {', '.join(f'`{name}`' for name in sorted(names.split()))} | {why} |" for why, names in REASONS.items()
