@@ -129,7 +129,7 @@ def _calls(result: Any) -> Message:
 
 
 def _reasoning(result: Any) -> Message:
-    if not isinstance(result, tuple) or len(result) != 2:
+    if not isinstance(result, tuple) or len(result) != 2 or not all(isinstance(part, str) for part in result):
         raise Error("the result of extract_reasoning is no tuple of reasoning and content")
     return {"reasoning": result[0], "content": result[1]}
 

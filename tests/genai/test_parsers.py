@@ -70,7 +70,7 @@ def test_parsers_of_vllm() -> None:
 def test_wrong_uses() -> None:
     tokenizer, reasoning = ov_genai.Tokenizer(FOLDER), ov_genai.ReasoningIncrementalParser()
     wrapped: Any = ov_genai.VLLMParserWrapper
-    triple = SimpleNamespace(extract_reasoning=lambda text, request: (1, 2, 3))
+    triple = SimpleNamespace(extract_reasoning=lambda text, request: (1, 2))
     number = type("Own", (ov_genai.IncrementalParser,), {"parse": lambda *_: 3})()
     mixed = type(
         "Own", (ov_genai.IncrementalParser,), {"parse": lambda self, message, text, _: message.update(n=3) or text}
