@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -16,7 +17,7 @@ from ovgpu.genai.generation_pipeline import GenerationPipeline
 from ovgpu.genai.llm_pipeline import DEPRECATED
 from ovgpu.genai.metrics import microseconds_since
 from ovgpu.genai.prompts import Prompts, prompts_of_texts
-from ovgpu.genai.streamers import as_streamer
+from ovgpu.genai.streamers import StreamerBase, as_streamer
 from ovgpu.genai.vlm.arguments import Arguments, Request
 from ovgpu.genai.vlm.chat import Message, begin_of, continued, last_question
 from ovgpu.genai.vlm.decoder import VLMDecoder
@@ -108,21 +109,18 @@ class VLMPipeline(GenerationPipeline, VLMPipelineBase):
             raise Error("ovgpu.genai does not support pruning_ratio: all embeddings of an image count")
         writer = as_streamer(request.streamer, self._tokenizer)
         images, videos = images_of(request.images), videos_of(request.videos, request.videos_metadata)
+        call = _Call(images, videos, config, writer, start)
         with self._turns.turn():
-            raw = VLMRawPerfMetrics()
             if isinstance(prompt, ChatHistory):
                 if not config.apply_chat_template:
                     raise Error("a ChatHistory needs apply_chat_template=True")
-                known = self._known.get(prompt, [])
-                results, messages, _ = self._answer(prompt, known, images, videos, config, writer, raw, start)
-                self._known[prompt] = messages
+                results, self._known[prompt], _ = self._answer(prompt, self._known.get(prompt, []), call)
                 return results
             if self._chat is not None:
-                return self._ask(self._chat, prompt, images, videos, config, writer, raw, start)
+                return self._ask(*self._chat, prompt, call)
             begin = time.perf_counter()
-            shown = self._family.prompt(prompt, *self._encode(images, videos, raw), (0, 0))
-            prompts = prompts_of_texts(shown.text, config, self._tokenizer)
-            return self._continue([shown], prompts, config, writer, raw, begin, start)[0]
+            shown = self._family.prompt(prompt, *self._encode(call), (0, 0))
+            return self._continue([shown], prompts_of_texts(shown.text, config, self._tokenizer), call, begin)[0]
 
     def start_chat(self, system_message: str = "") -> None:
         """Begin a chat: generate() with a str then continues it. Deprecated, like `finish_chat`."""
@@ -142,87 +140,73 @@ class VLMPipeline(GenerationPipeline, VLMPipelineBase):
 
     # ----
 
-    def _encode(
-        self, images: Sequence[Array], videos: Sequence[Array], raw: VLMRawPerfMetrics
-    ) -> tuple[list[Vision], list[Vision]]:
+    def _encode(self, call: _Call) -> tuple[list[Vision], list[Vision]]:
         """Return the embeddings of images and of videos."""
         begin = time.perf_counter()
-        found = [self._family.image(image) for image in images], [self._family.video(video) for video in videos]
-        raw.vision_encoding_durations.append(microseconds_since(begin))
-        raw.per_image_slice_counts += [1] * len(images)
+        found = [self._family.image(one) for one in call.images], [self._family.video(one) for one in call.videos]
+        call.raw.vision_encoding_durations.append(microseconds_since(begin))
+        call.raw.per_image_slice_counts += [1] * len(call.images)
         return found
 
-    def _ask(
-        self,
-        chat: tuple[ChatHistory, list[Message]],
-        prompt: str,
-        images: Sequence[Array],
-        videos: Sequence[Array],
-        config: GenerationConfig,
-        *rest: Any,
-    ) -> VLMDecodedResults:
+    def _ask(self, history: ChatHistory, known: list[Message], prompt: str, call: _Call) -> VLMDecodedResults:
         """Continue the chat that was begun, and keep the answer."""
-        history, known = chat
-        config.apply_chat_template = True  # as in openvino_genai, a chat is always written into it
+        call.config.apply_chat_template = True  # as in openvino_genai, a chat is always written into it
         asked = ChatHistory([*history.get_messages(), {"role": "user", "content": prompt}])
-        results, messages, cancelled = self._answer(asked, known, images, videos, config, *rest)
+        results, messages, cancelled = self._answer(asked, known, call)
         if not cancelled:
             asked.append({"role": "assistant", "content": results.texts[0]})
             self._chat = asked, messages
         return results
 
     def _answer(
-        self,
-        history: ChatHistory,
-        known: Sequence[Message],
-        images: Sequence[Array],
-        videos: Sequence[Array],
-        config: GenerationConfig,
-        writer: Any,
-        raw: VLMRawPerfMetrics,
-        start: float,
+        self, history: ChatHistory, known: Sequence[Message], call: _Call
     ) -> tuple[VLMDecodedResults, list[Message], bool]:
         """Continue a chat. Return the results, the messages that are known now, and whether it was cancelled."""
         begin = time.perf_counter()
         before = begin_of(known, history)
         if len(before) > last_question(history):  # its images are known
-            images, videos = [], []
-        messages = continued(before, history, self._family, *self._encode(images, videos, raw))
+            call.images, call.videos = [], []
+        messages = continued(before, history, self._family, *self._encode(call))
         written = ChatHistory([message.written() for message in messages])
         written.set_tools(history.get_tools())
         written.set_extra_context(history.get_extra_context())
-        prompts = prompts_of_texts(written, config, self._tokenizer, add_special_tokens=True)
+        prompts = prompts_of_texts(written, call.config, self._tokenizer, add_special_tokens=True)
         shown = [message.prompt for message in messages if message.prompt is not None]
-        results, outcome = self._continue(shown, prompts, config, writer, raw, begin, start)
+        results, outcome = self._continue(shown, prompts, call, begin)
         return results, before if outcome.cancelled else messages, outcome.cancelled
 
     def _continue(
-        self,
-        shown: Sequence[Prompt],
-        prompts: Prompts,
-        config: GenerationConfig,
-        writer: Any,
-        raw: VLMRawPerfMetrics,
-        begin: float,
-        start: float,
+        self, shown: Sequence[Prompt], prompts: Prompts, call: _Call, begin: float
     ) -> tuple[VLMDecodedResults, Outcome]:
-        """Continue a prompt with the images of its parts."""
+        """Continue a prompt with the images of its parts, whose preparation began at a time."""
         images = [vision for prompt in shown for vision in prompt.images]
         videos = [vision for prompt in shown for vision in prompt.videos]
         self._decoder.begin(self._family.embed(prompts.rows[0], images, videos))
-        raw.text_embedding_durations.append(0.0)
-        raw.prepare_embeddings_durations.append(microseconds_since(begin))
-        outcome, common = self._run(prompts, config, writer, start)
-        texts = self._texts(outcome, config, common)
-        common.generate_durations[:] = [microseconds_since(start)]
-        metrics = VLMPerfMetrics(common, self._load_time, len(prompts.rows[0]), self._compiler_times, raw)
+        call.raw.text_embedding_durations.append(0.0)
+        call.raw.prepare_embeddings_durations.append(microseconds_since(begin))
+        outcome, raw = self._run(prompts, call.config, call.writer, call.start)
+        texts = self._texts(outcome, call.config, raw)
+        raw.generate_durations[:] = [microseconds_since(call.start)]
+        metrics = VLMPerfMetrics(raw, self._load_time, len(prompts.rows[0]), self._compiler_times, call.raw)
         return VLMDecodedResults(texts, outcome.scores, outcome.reasons, metrics), outcome
+
+
+@dataclass
+class _Call:
+    """Arguments of generate() after its prompt, when it began, and what is measured."""
+
+    images: Sequence[Array]
+    videos: Sequence[Array]
+    config: GenerationConfig
+    writer: StreamerBase | None
+    start: float
+    raw: VLMRawPerfMetrics = field(default_factory=VLMRawPerfMetrics)
 
 
 def _family(parts: Parts) -> Family:
     """Return the family of a model. Raises: Error for another one than `FAMILIES`."""
     kind = parts.config.get("model_type")
-    if kind not in FAMILIES:
+    if not isinstance(kind, str) or kind not in FAMILIES:
         raise Error(
             f"{parts.folder / 'config.json'} has the model_type {kind!r}: a VLMPipeline supports {', '.join(FAMILIES)}"
         )
