@@ -15,8 +15,10 @@ from ovgpu.genai.generation import Outcome, generate
 from ovgpu.genai.generation_config import GenerationConfig
 from ovgpu.genai.grammar import CompiledGrammar, Compiler
 from ovgpu.genai.metrics import RawPerfMetrics, microseconds_since
+from ovgpu.genai.parsers import parse_texts
 from ovgpu.genai.prompts import Prompts
 from ovgpu.genai.stops import Stops
+from ovgpu.genai.streamers import TextParserStreamer
 from ovgpu.genai.tokenizer import Tokenizer
 from ovgpu.genai.turns import Turns
 
@@ -141,6 +143,11 @@ class GenerationPipeline:
         grammar = self._compiler.compile(form, config.stop_token_ids)
         raw.grammar_compile_times.append(microseconds_since(begin))
         return grammar
+
+    def _parsed(self, config: GenerationConfig, texts: list[str], writer: Any) -> list[Any]:
+        """Return the messages that the parsers of a generation find in its texts."""
+        messages = [writer.get_parsed_message()] if isinstance(writer, TextParserStreamer) else []
+        return parse_texts(config.parsers, texts, messages)
 
     def _texts(self, outcome: Outcome, config: GenerationConfig, raw: RawPerfMetrics) -> list[str]:
         """Return the texts of their tokens."""

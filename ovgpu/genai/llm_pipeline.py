@@ -15,7 +15,6 @@ from ovgpu.genai.decoder import Decoder
 from ovgpu.genai.generation_config import GenerationConfig
 from ovgpu.genai.generation_pipeline import GenerationPipeline, tokens_of
 from ovgpu.genai.metrics import PerfMetrics, RawPerfMetrics, microseconds_since
-from ovgpu.genai.parsers import parse_texts
 from ovgpu.genai.pipeline_arguments import Arguments
 from ovgpu.genai.prompts import Prompts, is_texts, prompts_of_texts, prompts_of_tokens
 from ovgpu.genai.results import DecodedResults, EncodedResults
@@ -119,8 +118,7 @@ class LLMPipeline(GenerationPipeline):
             prompts = prompts_of_texts(asked, config, self._tokenizer)
         outcome, raw = self._run(prompts, config, writer, start)
         texts = self._texts(outcome, config, raw)
-        messages = [writer.get_parsed_message()] if isinstance(writer, TextParserStreamer) else []
-        parsed = parse_texts(config.parsers, texts, messages)
+        parsed = self._parsed(config, texts, writer)
         raw.generate_durations[:] = [microseconds_since(start)]
         if chat is not None and not outcome.cancelled:
             self._chat = asked

@@ -375,3 +375,12 @@ def test_folders(folders: dict[str, Path], tmp_path: Path) -> None:
     for sizes, message in (([[56, 0]], "must be pairs of integers above 0"), ([[56, 9]], "must be at least 28")):
         (folder / "preprocessor_config.json").write_text(json.dumps({**settings, "image_grid_pinpoints": sizes}))
         refused(f"image_grid_pinpoints {message}")
+
+
+def test_parsers(pipelines: Pipelines) -> None:
+    class Length(ovgpu.genai.Parser):
+        def parse(self, message: Any) -> None:
+            message["length"] = len(message["content"])
+
+    found = pipelines().generate("hi", image=image(), parsers=[Length()], **cases.PLAIN)
+    assert found.parsed == [{"content": found.texts[0], "length": len(found.texts[0])}]

@@ -188,7 +188,8 @@ class VLMPipeline(GenerationPipeline, VLMPipelineBase):
         texts = self._texts(outcome, call.config, raw)
         raw.generate_durations[:] = [microseconds_since(call.start)]
         metrics = VLMPerfMetrics(raw, self._load_time, len(prompts.rows[0]), self._compiler_times, call.raw)
-        return VLMDecodedResults(texts, outcome.scores, outcome.reasons, metrics), outcome
+        parsed = self._parsed(call.config, texts, call.writer)
+        return VLMDecodedResults(texts, outcome.scores, outcome.reasons, metrics, parsed=parsed), outcome
 
 
 @dataclass
