@@ -15,6 +15,8 @@ from ovgpu._util.extras import install_command
 from ovgpu.errors import Error
 from ovgpu.genai.files import read_json
 
+PROBE = "what a user says"
+
 
 def find_template(folder: Path | None, rt_info: Mapping[str, Any]) -> str:
     """Return the chat template of a folder, if there is one; "" if there is no template.
@@ -50,8 +52,9 @@ def render(
 ) -> str:
     """Return the text of a chat by a template, which jinja2's sandbox renders with the functions of transformers.
 
-    ``variables`` are further ones, such as bos_token. Raises: Error if there is no template, it refuses the chat, its
-    text is empty, or jinja2 is missing.
+    Texts of messages become lists with a part, if the template shows such parts alone, as LLaVA's does. ``variables``
+    are further ones, such as bos_token. Raises: Error if there is no template, it refuses the chat, its text is empty,
+    or jinja2 is missing.
     """
     if not template:
         raise Error(
@@ -65,7 +68,7 @@ def render(
         raise Error(f"chat templates need the package jinja2: {install_command('genai')}") from None
     try:
         text: str = _compiled(template).render(
-            messages=messages,
+            messages=[_in_parts(message) for message in messages] if _needs_parts(template) else messages,
             add_generation_prompt=add_generation_prompt,
             tools=list(tools) or None,
             documents=None,
@@ -76,6 +79,28 @@ def render(
     if not text:
         raise Error("the chat template gives an empty text")
     return text
+
+
+@lru_cache(8)
+def _needs_parts(template: str) -> bool:
+    """Return whether a template shows no content that is a text, but one that is a list with its part."""
+    errors: Any = import_module("jinja2").TemplateError
+
+    def shows(message: Any) -> bool:
+        try:
+            return PROBE in _compiled(template).render(messages=[message], bos_token="", eos_token="")
+        except (errors, TypeError):
+            return False
+
+    message = {"role": "user", "content": PROBE}
+    return not shows(message) and shows(_in_parts(message))
+
+
+def _in_parts(message: Any) -> Any:
+    """Return a message whose content is no text."""
+    if not isinstance(message, dict) or not isinstance(message.get("content"), str):
+        return message
+    return {**message, "content": [{"type": "text", "text": message["content"]}]}
 
 
 @lru_cache(8)

@@ -154,6 +154,16 @@ def test_where_a_template_comes_from(folder: Path) -> None:
         tokenizer.set_chat_template(None)  # type: ignore[arg-type]
 
 
+def test_templates_of_parts() -> None:
+    """They get texts as parts if they show nothing else, as in openvino_genai."""
+    tokenizer = Tokenizer(FOLDER)
+    parts = "{% for part in messages[0].content | selectattr('type', 'equalto', 'text') %}{{ part.text }}{% endfor %}!"
+    assert tokenizer.apply_chat_template(MESSAGES, True, parts) == "hi!"
+    either = f"{{% if messages[0].content is string %}}{{{{ messages[0].content }}}}{{% else %}}{parts}{{% endif %}}"
+    assert tokenizer.apply_chat_template(MESSAGES, True, either) == "hi"
+    assert tokenizer.apply_chat_template(MESSAGES, True, "{{ raise_exception('x') if messages[1] else 'y' }}") == "y"
+
+
 def test_templates_of_other_models() -> None:
     """Statements and functions that transformers provides, and messages that a template cannot write."""
     tokenizer = Tokenizer(FOLDER)
