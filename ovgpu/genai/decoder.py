@@ -264,11 +264,11 @@ class Decoder:
             return self._columns > 0
         inputs, sampler = DecoderInputs(ports), Sampler(ports, Sampling())
         chooser.request.reset_state()
-        try:
-            for _ in range(2):
+        for after_prompt in (False, True):
+            try:
                 chooser.request.infer(inputs.next([[0]]) | sampler.next())
-        except OpError:  # the mask does not fit
-            return True
+            except OpError:  # a longer mask does not fit
+                return after_prompt
         return False
 
     def _compile(self, model: Model) -> CompiledModel:

@@ -5,7 +5,7 @@
     python -m tests.genai.catalogue --store               # the models in tests/genai/data, with transformers 5.0.0
 
 It needs the extra `models`. Each release of transformers exports a part of them: 5.5.4 most, 5.0.0 Gemma, GLM, Mamba
-and LFM2, 4.57.6 Zamba2, Qwen3-Next and DBRX. Prints why a model is not exported.
+and LFM2, 5.2.0 Qwen3.5, 4.57.6 Zamba2, Qwen3-Next and DBRX. Prints why a model is not exported.
 """
 
 from __future__ import annotations
