@@ -75,6 +75,8 @@ def multiply_adds(instruction: Instruction) -> int:
     if instruction.name in TENSOR:
         found = SHAPE.search(instruction.opcode)
         return EXTENTS[found[1]] if found else 0
+    if instruction.operands[1:3] == ("-RZ", "RZ"):  # zero times zero: the compiler moves a constant so
+        return 0
     return LANES * FMA.get(instruction.name, 0)
 
 

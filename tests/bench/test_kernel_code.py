@@ -61,6 +61,7 @@ def test_registers(line: str, writes: str, reads: str) -> None:
     [
         ("FFMA R1, R2, R3, R4", "fp32", 32),
         ("HFMA2 R1, R2, R3, R4", "fp16", 64),
+        ("HFMA2.MMA R1, -RZ, RZ, 0, 0", "fp16", 0),
         ("IMAD R1, R2, R3, R4", "product", 0),
         ("HMMA.16816.F32.BF16 R0, R4, R8, R0", "tensor", 2048),
         ("HMMA.1688.F32.TF32 R0, R4, R8, R0", "tensor", 1024),
