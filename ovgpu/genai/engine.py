@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from ovgpu.errors import Error
@@ -56,7 +57,8 @@ class Usage:
 class Generation:
     """Texts that continue a prompt, by greedy search, random draws or beam search.
 
-    ``raw`` gets the measured times. ``streamer``, for a single text, gets its tokens, and may end it.
+    ``raw`` gets the measured times. ``streamer``, for a single text, gets its tokens, and may end it. ``logit_bias``
+    has numbers that are added to the logits of tokens; beam search ignores it.
     """
 
     def __init__(
@@ -67,11 +69,12 @@ class Generation:
         raw: RawPerfMetrics,
         grammar: CompiledGrammar | None = None,
         streamer: StreamerBase | None = None,
+        logit_bias: Mapping[int, float] = MappingProxyType({}),
     ) -> None:
         count = 1 if config.is_beam_search() else config.num_return_sequences
         limit = config.get_max_new_tokens(len(prompt))
         self.prompt, self.config, self.stops, self.raw, self.grammar = prompt, config, stops, raw, grammar
-        self._streamer = streamer
+        self._streamer, self.logit_bias = streamer, logit_bias
         self.set_texts([Text(prompt, limit) for _ in range(count)])
         self.status = StreamingStatus.RUNNING
         """What the streamer answered last. Any thread may set another status, which ends the texts at the next step."""
@@ -120,6 +123,11 @@ class Engine:
     def is_busy(self) -> bool:
         """True if a generation has not ended."""
         return bool(self._waiting or self._running or self._searches)
+
+    @property
+    def waiting(self) -> int:
+        """The number of texts and searches that do not run yet."""
+        return len(self._waiting) + max(len(self._searches) - 1, 0)
 
     @property
     def blocks(self) -> int:
@@ -187,7 +195,7 @@ class Engine:
     def _runs(self, generation: Generation, longest: int) -> Iterator[_Run]:
         """Yield the texts of a generation. ``longest`` is the length of the longest prompt that comes with it."""
         config = generation.config
-        sampling = sampling_of(config)
+        sampling = replace(sampling_of(config), logit_bias=generation.logit_bias)
         chooser = self._decoder.chooser(sampling.penalises)
         ports = chooser.compiled.inputs
         numbers = RandomNumbers(config.rng_seed)
