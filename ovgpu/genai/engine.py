@@ -306,8 +306,9 @@ class Engine:
         start, results = time.perf_counter(), dict[_Run, Any]()
         for penalises, places in self._places.items():
             runs = {run.place: run for run in plan if run.penalises == penalises}
-            if runs:
-                found = places.step({place: run.feed.next(plan[run]) for place, run in runs.items()})
+            steps = {place: arrays for place, run in runs.items() if (arrays := run.next(plan[run])) is not None}
+            if steps:
+                found = places.step(steps)
                 results |= {runs[place]: outputs for place, outputs in found.items()}
         inferred = time.perf_counter()
         counts: dict[int, tuple[RawPerfMetrics, int]] = {}
@@ -337,16 +338,24 @@ class _Run:
     def has_ended(self) -> bool:
         return self.text.reason is not None
 
+    def next(self, count: int) -> Mapping[int, Any] | None:
+        """Return the inputs of the next ``count`` tokens. If nothing follows the grammar, fail, and return None."""
+        try:
+            return self.feed.next(count)
+        except Error as e:
+            self.generation.fail(e)
+            return None
+
     def accept(self, outputs: Any) -> None:
         """Take the token that a step chose, or fail the generation if the logits are not numbers."""
         output = self.chooser.output
         try:
             token = checked_token(outputs[output])
+            self.feed.accept(token)
         except Error as e:
             self.generation.fail(e)
             return
         kept, own = outputs[output + 1][0].tolist()
-        self.feed.accept(token)
         self.text.logs.append(own if self.generation.config.logprobs else kept)
         self._check_end()
 

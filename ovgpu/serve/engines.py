@@ -26,6 +26,7 @@ from ovgpu.batching import BatchedSequence, BatchFullError, DynamicBatcher, Sequ
 from ovgpu.batching.gathering import BatchRun, Observer
 from ovgpu.batching.model import beams_input
 from ovgpu.errors import DeviceError, Error
+from ovgpu.serve.openai.files import has_tokenizer
 from ovgpu.serve.tensors import datatype
 from ovgpu.tensor import Tensor
 from ovgpu.types import Type
@@ -42,7 +43,11 @@ State = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """Options of engines; see ``ovgpu serve --help``."""
+    """Options of engines; see ``ovgpu serve --help``.
+
+    Without ``text``, a model that generates text is served like others: by its tensors. ``scheduler`` has fields of
+    `ovgpu.genai.SchedulerConfig` for one. With ``front_ends``, other processes answer calls, and pass no texts on.
+    """
 
     device: str = "AUTO"
     properties: Mapping[str, Any] = field(default_factory=dict)
@@ -51,6 +56,9 @@ class EngineOptions:
     max_sequences: int = 64
     max_wait_ms: float = 2.0
     requests: int = 1  # per device
+    text: bool = True
+    scheduler: Mapping[str, Any] = field(default_factory=dict)
+    front_ends: bool = False
 
 
 @dataclass(frozen=True)
@@ -112,6 +120,8 @@ class Engine(ABC):
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
     stateful = False
+    is_text = False
+    """True for a `TextEngine`, which generates texts and has no inferences."""
     description: str
     max_batch_size = 1
     max_sequences = 0
@@ -209,7 +219,7 @@ class DynamicEngine(Engine):
         self.batch_axes, self.output_batch_axes = self._batcher.batch_axes, self._batcher.output_batch_axes
         self.max_batch_size, self.max_wait_ms = options.max_batch_size, options.max_wait_ms
         self.parallel = options.requests * len(compiled.get_property("EXECUTION_DEVICES"))
-        self.description = f"batches of up to {options.max_batch_size} rows on {_devices(compiled)}"
+        self.description = f"batches of up to {options.max_batch_size} rows on {devices_of(compiled)}"
 
     def submit(self, inputs: Inputs) -> Future[Any]:
         return self._batcher.submit(inputs)
@@ -225,7 +235,7 @@ class DynamicEngine(Engine):
         return self._batcher.waiting
 
     def memory(self) -> dict[str, int]:
-        return _memory(self._batcher.compiled_model)
+        return memory_of(self._batcher.compiled_model)
 
     def warm_up(self) -> None:
         for rows in self._batcher.batch_sizes:
@@ -259,7 +269,7 @@ class SequenceEngine(Engine):
         self.max_wait_ms = options.max_wait_ms
         self.parallel = min(len(compiled.get_property("EXECUTION_DEVICES")), options.max_sequences)
         self.optional_inputs = self._batcher.optional_inputs
-        self.description = f"up to {options.max_sequences} sequences in a batch on {_devices(compiled)}"
+        self.description = f"up to {options.max_sequences} sequences in a batch on {devices_of(compiled)}"
 
     def open(self) -> EngineSequence:
         return SlotSequence(self._batcher.open(), self._pace)
@@ -280,7 +290,7 @@ class SequenceEngine(Engine):
         return self.max_sequences
 
     def memory(self) -> dict[str, int]:
-        return _memory(self._batcher.compiled_model)
+        return memory_of(self._batcher.compiled_model)
 
     def warm_up(self) -> None:
         count, zeros = 1, self.zeros()
@@ -376,7 +386,7 @@ class RequestEngine(Engine):
             f"a request for each of up to {options.max_sequences} sequences"
             if self.stateful
             else f"requests: {self.parallel}"
-        ) + f" on {_devices(compiled)}"
+        ) + f" on {devices_of(compiled)}"
 
     def submit(self, inputs: Inputs) -> Future[Any]:
         return self.run(self._infer_idle, inputs)
@@ -424,7 +434,7 @@ class RequestEngine(Engine):
         return sum(not future.running() and not future.done() for future in list(self._submitted))
 
     def memory(self) -> dict[str, int]:
-        return _memory(self._compiled)
+        return memory_of(self._compiled)
 
     def warm_up(self) -> None:
         if self.stateful:
@@ -473,19 +483,40 @@ class RequestSequence(EngineSequence):
             self._engine.closed()
 
 
-def _devices(compiled: Any) -> str:
+def devices_of(compiled: Any) -> str:
+    """Return the names of the devices of a compiled model."""
     return ", ".join(compiled.get_property("EXECUTION_DEVICES"))
 
 
-def _memory(compiled: Any) -> dict[str, int]:
+def memory_of(compiled: Any) -> dict[str, int]:
+    """Return the bytes that this process holds on each card of a compiled model."""
     return {
         device: compiled.memory_held(device) for device in compiled.get_property("EXECUTION_DEVICES") if device != "CPU"
     }
 
 
 def open_engine(path: Path, options: EngineOptions, observer: Observer) -> Engine:
-    """Read and compile a model, and return its engine; see `engine_of`."""
-    return engine_of(Core().read_model(path), str(path), options, observer)
+    """Read and compile a model, and return its engine; see `engine_of`. A model that generates text has a
+    `TextEngine`, if its folder has a tokenizer."""
+    model = Core().read_model(path)
+    if options.text and has_tokenizer(path) and _generates_text(model):
+        if options.front_ends:
+            raise Error("a model that generates text needs --processes 1; `text = false` serves its tensors")
+        from ovgpu.serve.openai.text_engine import TextEngine  # which few servers need
+
+        return TextEngine(model, path.parent, options, observer)
+    return engine_of(model, str(path), options, observer)
+
+
+def _generates_text(model: Any) -> bool:
+    """Return whether a model is a decoder."""
+    from ovgpu.genai.decoder import find_logits
+
+    try:
+        find_logits(model)
+    except Error:
+        return False
+    return True
 
 
 def engine_of(model: Any, name: str, options: EngineOptions, observer: Observer) -> Engine:

@@ -13,7 +13,7 @@ from ovgpu._util import gc_pause
 from ovgpu._util.short_turns import short_turns
 from ovgpu.errors import Error
 from ovgpu.serve.engines import Engine
-from ovgpu.serve.errors import ServeError, Status, public
+from ovgpu.serve.errors import ServeError, Status, invalid, public
 from ovgpu.serve.repository import ModelFiles, Repository, ServedFiles
 from ovgpu.serve.statistics import Statistics
 
@@ -76,6 +76,13 @@ class Version:
         finally:
             self.in_flight -= 1
             self._close_if_unused()
+
+    def check_tensors(self) -> None:
+        """Raise ServeError for a model that generates text: its tensors are not served."""
+        if self.engine.is_text:
+            raise invalid(
+                f"model '{self.name}' generates text: call /v1/chat/completions. Its tensors need `text = false`"
+            )
 
     def add_sequence(self) -> None:
         """Count a sequence. The version stays open until it has ended."""
