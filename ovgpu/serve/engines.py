@@ -26,7 +26,6 @@ from ovgpu.batching import BatchedSequence, BatchFullError, DynamicBatcher, Sequ
 from ovgpu.batching.gathering import BatchRun, Observer
 from ovgpu.batching.model import beams_input
 from ovgpu.errors import DeviceError, Error
-from ovgpu.serve.openai.files import has_tokenizer
 from ovgpu.serve.tensors import datatype
 from ovgpu.tensor import Tensor
 from ovgpu.types import Type
@@ -45,8 +44,8 @@ State = Mapping[str, Tensor]
 class EngineOptions:
     """Options of engines; see ``ovgpu serve --help``.
 
-    Without ``text``, a model that generates text is served like others: by its tensors. ``scheduler`` has fields of
-    `ovgpu.genai.SchedulerConfig` for one. With ``front_ends``, other processes answer calls, and pass no texts on.
+    The last three are for `ovgpu.serve.openai.opening`: whether a model may generate text, fields of a
+    `ovgpu.genai.SchedulerConfig` for one that does, and whether other processes answer calls, which pass no texts on.
     """
 
     device: str = "AUTO"
@@ -496,27 +495,8 @@ def memory_of(compiled: Any) -> dict[str, int]:
 
 
 def open_engine(path: Path, options: EngineOptions, observer: Observer) -> Engine:
-    """Read and compile a model, and return its engine; see `engine_of`. A model that generates text has a
-    `TextEngine`, if its folder has a tokenizer."""
-    model = Core().read_model(path)
-    if options.text and has_tokenizer(path) and _generates_text(model):
-        if options.front_ends:
-            raise Error("a model that generates text needs --processes 1; `text = false` serves its tensors")
-        from ovgpu.serve.openai.text_engine import TextEngine  # which few servers need
-
-        return TextEngine(model, path.parent, options, observer)
-    return engine_of(model, str(path), options, observer)
-
-
-def _generates_text(model: Any) -> bool:
-    """Return whether a model is a decoder."""
-    from ovgpu.genai.decoder import find_logits
-
-    try:
-        find_logits(model)
-    except Error:
-        return False
-    return True
+    """Read and compile a model, and return its engine; see `engine_of`."""
+    return engine_of(Core().read_model(path), str(path), options, observer)
 
 
 def engine_of(model: Any, name: str, options: EngineOptions, observer: Observer) -> Engine:

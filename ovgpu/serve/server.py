@@ -16,10 +16,11 @@ from typing import Any
 from ovgpu.errors import Error
 from ovgpu.runtime.printing import counted
 from ovgpu.serve.client_sequence import Checkpoints
-from ovgpu.serve.engines import EngineOptions, open_engine
+from ovgpu.serve.engines import EngineOptions
 from ovgpu.serve.front_ends import FrontEnds
 from ovgpu.serve.interfaces import MIB, Interfaces, shown
 from ovgpu.serve.models import Models, OpenEngine
+from ovgpu.serve.openai.opening import open_served_engine
 from ovgpu.serve.repository import Repository
 from ovgpu.serve.sequences import OpenSequences
 from ovgpu.serve.service import Service
@@ -278,7 +279,7 @@ def _store(options: ServerOptions) -> SequenceStore | None:
 
 def _open_engine(options: EngineOptions, path: Path, observer: Any, **changes: Any) -> Any:
     properties = {**options.properties, **changes.pop("properties", {})}
-    return open_engine(path, replace(options, properties=properties, **changes), observer)
+    return open_served_engine(path, replace(options, properties=properties, **changes), observer)
 
 
 def _allow_open_files() -> None:
