@@ -44,8 +44,8 @@ State = Mapping[str, Tensor]
 class EngineOptions:
     """Options of engines; see ``ovgpu serve --help``.
 
-    The last three are for `ovgpu.serve.openai.opening`: whether a model may generate text, fields of a
-    `ovgpu.genai.SchedulerConfig` for one that does, and whether other processes answer calls, which pass no texts on.
+    The last four are for `ovgpu.serve.openai.opening`: a task of its `TASKS`, fields of a `ovgpu.genai.SchedulerConfig`
+    and of a pipeline's ``Config`` for it, and whether other processes answer calls, which pass no texts on.
     """
 
     device: str = "AUTO"
@@ -55,8 +55,9 @@ class EngineOptions:
     max_sequences: int = 64
     max_wait_ms: float = 2.0
     requests: int = 1  # per device
-    text: bool = True
+    task: str = ""
     scheduler: Mapping[str, Any] = field(default_factory=dict)
+    pipeline: Mapping[str, Any] = field(default_factory=dict)
     front_ends: bool = False
 
 
@@ -119,8 +120,8 @@ class Engine(ABC):
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
     stateful = False
-    is_text = False
-    """True for a `TextEngine`, which generates texts and has no inferences."""
+    task = ""
+    """The task of an engine that has no inferences, but takes texts: see `ovgpu.serve.openai.opening`."""
     description: str
     max_batch_size = 1
     max_sequences = 0

@@ -226,7 +226,7 @@ class HttpApp:
     async def _predict_status(self, request: Request, call: Call) -> Response:
         name, number = self._names(request)
         version = self._models.find(name, number)
-        if version.engine.is_text and not number:
+        if version.engine.task and not number:
             return JSONResponse(model_of(name, self._service.started))
         return JSONResponse(predict.status([version] if number else self._models.serving(name)))
 

@@ -9,12 +9,16 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 from ovgpu.serve.calls import answered
 from ovgpu.serve.log_queue import dropped_lines
 from ovgpu.serve.models import Models, Version
+from ovgpu.serve.openai.files import GENERATION
 from ovgpu.serve.statistics import REASONS, Histogram
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 MODEL = ("name", "version")
 TRITON = ("model", "version")
-APIS = {"Predict": "TensorFlowServing", "ChatCompletions": "OpenAI", "Completions": "OpenAI"}
+APIS = {
+    "Predict": "TensorFlowServing",
+    **dict.fromkeys(("ChatCompletions", "Completions", "Embeddings", "Rerank"), "OpenAI"),
+}
 
 
 class Family:
@@ -145,7 +149,7 @@ def _triton(versions: list[Version]) -> Iterator[Family]:
 
 
 def _texts(versions: list[Version]) -> Iterator[Family]:
-    texts = [version for version in versions if version.engine.is_text]
+    texts = [version for version in versions if version.engine.task == GENERATION]
     if texts:
         from ovgpu.serve.openai.measurements import text_families
 

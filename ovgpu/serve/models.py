@@ -78,11 +78,10 @@ class Version:
             self._close_if_unused()
 
     def check_tensors(self) -> None:
-        """Raise ServeError for a model that generates text: its tensors are not served."""
-        if self.engine.is_text:
-            raise invalid(
-                f"model '{self.name}' generates text: call /v1/chat/completions. Its tensors need `text = false`"
-            )
+        """Raise ServeError for a model that takes texts: its tensors are not served."""
+        if self.engine.task:
+            text = f"model '{self.name}' is for {self.engine.task}, by OpenAI's protocol"
+            raise invalid(f'{text}: with `task = "tensors"` in ovgpu.toml, inferences are possible')
 
     def add_sequence(self) -> None:
         """Count a sequence. The version stays open until it has ended."""

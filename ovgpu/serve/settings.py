@@ -28,9 +28,12 @@ NUMBERS: dict[str, tuple[type, float, float]] = {
 }
 ENGINE = (
     *("max_batch_size", "max_sequences", "requests", "max_wait_ms"),
-    *("batching", "device", "properties", "text", "scheduler"),
+    *("batching", "device", "properties", "task", "scheduler", "pipeline"),
 )
-KINDS = {"batching": bool, "device": str, "properties": dict, "text": bool, "scheduler": dict}
+KINDS = {
+    **{"batching": bool, "device": str, "properties": dict},
+    **{"task": str, "scheduler": dict, "pipeline": dict},
+}
 
 
 @dataclass(frozen=True)

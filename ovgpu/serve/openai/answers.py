@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import secrets
 import time
+from base64 import b64encode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ovgpu.serve.openai.requests import TextRequest
+import orjson
+
+from ovgpu.serve.openai.requests import RetrievalRequest, TextRequest
 
 if TYPE_CHECKING:
     from ovgpu.serve.openai.choices import Choice
@@ -130,3 +133,29 @@ class Answer:
             length += len(text)
         tops = [{text: log} for text, log in zip(texts, piece.logs)]
         return {"tokens": texts, "token_logprobs": piece.logs, "top_logprobs": tops, "text_offset": offsets}
+
+
+def embeddings(request: RetrievalRequest, vectors: Sequence[Any], tokens: int) -> bytes:
+    """Return the JSON of vectors, each an array of f32."""
+    data = [
+        {
+            "object": "embedding",
+            "index": index,
+            "embedding": b64encode(vector.tobytes()).decode() if request.base64 else vector,
+        }
+        for index, vector in enumerate(vectors)
+    ]
+    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+    document = {"object": "list", "data": data, "model": request.model, "usage": usage}
+    return orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def reranking(request: RetrievalRequest, scores: Sequence[float], tokens: int) -> bytes:
+    """Return the JSON of the best texts, the best first, in the form of Cohere and Jina."""
+    best = sorted(enumerate(scores), key=lambda result: -result[1])[: request.top_n]
+    results = [
+        {"index": index, "relevance_score": score}
+        | ({"document": {"text": request.texts[index]}} if request.documents else {})
+        for index, score in best
+    ]
+    return orjson.dumps({"model": request.model, "results": results, "usage": {"total_tokens": tokens}})

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+GENERATION, EMBEDDINGS, RERANK, TENSORS = TASKS = ("text_generation", "embeddings", "rerank", "tensors")
+"""Tasks of models, with the names of OpenVINO Model Server. The last one is for inferences of KServe."""
+
 TOKENIZERS = ("tokenizer.json", "openvino_tokenizer.xml")
 TEXT_FILES = (
     *TOKENIZERS,

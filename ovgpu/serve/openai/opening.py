@@ -9,26 +9,36 @@ from ovgpu.api.core import Core
 from ovgpu.batching.gathering import Observer
 from ovgpu.errors import Error
 from ovgpu.serve.engines import Engine, EngineOptions, engine_of
-from ovgpu.serve.openai.files import has_tokenizer
+from ovgpu.serve.openai.files import EMBEDDINGS, GENERATION, RERANK, TASKS, has_tokenizer
 
 
 def open_served_engine(path: Path, options: EngineOptions, observer: Observer) -> Engine:
-    """Read and compile a model, and return its engine: a `TextEngine` for a decoder with a tokenizer in its folder.
+    """Read and compile a model, and return the engine of its task.
 
-    Raises: Error for one on a server with front ends.
+    By default, a decoder with a tokenizer in its folder generates text, and others have inferences. Raises: Error for a
+    task that the model cannot do, and for texts on a server with front ends.
     """
+    task = options.task
+    if task not in ("", *TASKS):
+        raise Error(f"task is {task!r}, not one of {', '.join(TASKS)}")
     model = Core().read_model(path)
-    if not (options.text and has_tokenizer(path) and _generates_text(model)):
+    if not task and has_tokenizer(path) and _is_decoder(model):
+        task = GENERATION
+    if task not in (GENERATION, EMBEDDINGS, RERANK):
         return engine_of(model, str(path), options, observer)
     if options.front_ends:
-        raise Error("a model that generates text needs --processes 1; `text = false` serves its tensors")
-    from ovgpu.serve.openai.text_engine import TextEngine  # imports ovgpu.genai, which few servers need
+        raise Error(f'a model for {task} needs --processes 1; with `task = "tensors"`, inferences are possible')
+    # These import ovgpu.genai, which few servers need.
+    if task == GENERATION:
+        from ovgpu.serve.openai.text_engine import TextEngine
 
-    return TextEngine(model, path.parent, options, observer)
+        return TextEngine(model, path.parent, options, observer)
+    from ovgpu.serve.openai.retrieval import RetrievalEngine
+
+    return RetrievalEngine(task, path.parent, options, observer)
 
 
-def _generates_text(model: Any) -> bool:
-    """Return whether a model is a decoder."""
+def _is_decoder(model: Any) -> bool:
     from ovgpu.genai.decoder import find_logits
 
     try:

@@ -19,6 +19,8 @@ MAX_BIAS = 100.0
 MAX_SEED = 1 << 63
 COMPLETION_TOKENS = 16  # of a completion that sets no limit
 
+MAX_INPUTS = 2048  # texts of embeddings and rerank
+
 Prompt = str | list[int]
 
 
@@ -90,6 +92,48 @@ def parse_completion(document: dict[str, Any]) -> TextRequest:
     if logprobs and echo:
         raise FieldError("logprobs", "'logprobs' of a prompt are not known: leave out 'echo'", "unsupported_parameter")
     return TextRequest(chat=None, logprobs=logprobs, echo=echo, **common)
+
+
+@dataclass(frozen=True)
+class RetrievalRequest:
+    """Request for the vectors of texts, or with a ``query`` for their order.
+
+    ``base64`` writes vectors as bytes of f32. The ``top_n`` best texts are returned, with ``documents`` as text, too.
+    """
+
+    model: str
+    texts: list[str]
+    query: str | None = None
+    base64: bool = False
+    top_n: int | None = None
+    documents: bool = False
+
+
+def parse_embeddings(document: dict[str, Any]) -> RetrievalRequest:
+    """Return the request of embeddings. Raises: FieldError for a body that does not follow the protocol."""
+    fields = Fields(document)
+    given = fields.get("input")
+    texts = [given] if isinstance(given, str) else given
+    if not isinstance(texts, list) or not 0 < len(texts) <= MAX_INPUTS or not all(isinstance(x, str) for x in texts):
+        raise FieldError("input", f"'input' is no text, and no list of 1 to {MAX_INPUTS} texts")
+    form = "float" if fields.get("encoding_format") is None else fields.text("encoding_format")
+    if form not in ("float", "base64"):
+        raise FieldError("encoding_format", "'encoding_format' is neither float nor base64")
+    if fields.get("dimensions") is not None:
+        raise FieldError("dimensions", "'dimensions' is not supported", "unsupported_parameter")
+    return RetrievalRequest(fields.text("model"), texts, base64=form == "base64")
+
+
+def parse_rerank(document: dict[str, Any]) -> RetrievalRequest:
+    """Return the request of rerank. Raises: FieldError for a body that does not follow the protocol."""
+    fields = Fields(document)
+    given = fields.list("documents", MAX_INPUTS)
+    texts: list[Any] = [text.get("text") if isinstance(text, dict) else text for text in given]
+    if not texts or not all(isinstance(text, str) for text in texts):
+        raise FieldError("documents", "'documents' is missing, empty, or has values that are no texts")
+    top_n = fields.integer("top_n", 1, MAX_TOKENS)
+    documents = fields.flag("return_documents")
+    return RetrievalRequest(fields.text("model"), texts, fields.text("query"), top_n=top_n, documents=documents)
 
 
 def _common(fields: Fields, prompts: list[Prompt], max_tokens: int | None) -> dict[str, Any]:

@@ -17,14 +17,23 @@ from starlette.types import Receive, Scope, Send
 from ovgpu.serve.calls import Call, recorded
 from ovgpu.serve.errors import ServeError, Status, public
 from ovgpu.serve.models import Version
-from ovgpu.serve.openai.answers import Answer, Piece, joined
+from ovgpu.serve.openai.answers import Answer, Piece, embeddings, joined, reranking
 from ovgpu.serve.openai.errors import UnknownModelError, body_of, code_of
+from ovgpu.serve.openai.files import EMBEDDINGS, GENERATION, RERANK
 from ovgpu.serve.openai.models import model_of
-from ovgpu.serve.openai.requests import TextRequest, parse_chat, parse_completion
+from ovgpu.serve.openai.requests import (
+    RetrievalRequest,
+    TextRequest,
+    parse_chat,
+    parse_completion,
+    parse_embeddings,
+    parse_rerank,
+)
 from ovgpu.serve.service import Service
 
 if TYPE_CHECKING:  # they import ovgpu.genai, which servers of other models do not need
     from ovgpu.serve.openai.choices import Choice
+    from ovgpu.serve.openai.retrieval import RetrievalEngine
     from ovgpu.serve.openai.text_engine import TextEngine
 
 INTERFACE = "REST"
@@ -55,13 +64,15 @@ class OpenAI:
         for prefix in PREFIXES:
             yield self._route("POST", f"{prefix}/chat/completions", CHATS, self._texts(CHATS, parse_chat))
             yield self._route("POST", f"{prefix}/completions", COMPLETIONS, self._texts(COMPLETIONS, parse_completion))
+            yield self._route("POST", f"{prefix}/embeddings", "Embeddings", self._retrieval("Embeddings", EMBEDDINGS))
+            yield self._route("POST", f"{prefix}/rerank", "Rerank", self._retrieval("Rerank", RERANK))
             yield self._route("GET", f"{prefix}/models", "RepositoryIndex", self._models)
         yield self._route("GET", "/v3/models/{model}", "ModelReady", self._model)
 
     def model(self, name: str) -> dict[str, Any] | None:
-        """Return the description of a model that generates texts, None for another one."""
+        """Return the description of a model that takes texts, None for another one."""
         version = self._service.models.current.get(name)
-        if version is None or not version.engine.is_text:
+        if version is None or not version.engine.task:
             return None
         return model_of(name, self._service.started)
 
@@ -102,7 +113,7 @@ class OpenAI:
         call.model = request.path_params["model"]
         found = self.model(call.model)
         if found is None:
-            raise UnknownModelError(f"there is no model '{call.model}' that generates text")
+            raise UnknownModelError(f"there is no model '{call.model}' that takes texts")
         return _json(found)
 
     # ---- texts
@@ -114,7 +125,7 @@ class OpenAI:
             except RecursionError:
                 raise ServeError(Status.INVALID_ARGUMENT, "values of the body are nested too deeply") from None
             call.model = wanted.model
-            version = self._version(wanted.model)
+            version = self._version(wanted.model, GENERATION)
             call.version = version.number
             running = Running(version, wanted, method, call)
             try:
@@ -131,8 +142,29 @@ class OpenAI:
 
         return handler
 
-    def _version(self, name: str) -> Version:
-        """Return the version of a model that generates texts. Raise ServeError if it is not there."""
+    def _retrieval(self, method: str, task: str) -> Handler:
+        async def handler(request: Request, call: Call) -> Response:
+            parse = parse_embeddings if task == EMBEDDINGS else parse_rerank
+            wanted = parse(await self._read_json(request))
+            call.model = wanted.model
+            version = self._version(wanted.model, task)
+            call.version, started, status = version.number, time.perf_counter(), Status.OK
+            try:
+                with version.admitted():
+                    work = _rows(cast("RetrievalEngine", version.engine), wanted)
+                    rows, tokens = await _while_connected(request, work)
+            except BaseException as error:
+                status = _status(error)
+                raise
+            finally:
+                version.statistics.add_request(INTERFACE, method, status, time.perf_counter() - started)
+            form = embeddings if task == EMBEDDINGS else reranking
+            return Response(form(wanted, rows, tokens), media_type="application/json")
+
+        return handler
+
+    def _version(self, name: str, task: str) -> Version:
+        """Return the version of a model with a task. Raise ServeError if it is not there, or has another one."""
         if not self._service.accepting:
             doing = "stopping" if self._service.stopping.is_set() else "loading its models"
             raise ServeError(Status.UNAVAILABLE, f"the server is {doing}", 1)
@@ -142,8 +174,10 @@ class OpenAI:
             if error.status is Status.NOT_FOUND:
                 raise UnknownModelError(str(error)) from None
             raise
-        if not version.engine.is_text:
-            raise UnknownModelError(f"model '{name}' does not generate text: its tensors are under /v2/models")
+        if version.engine.task != task:
+            raise UnknownModelError(
+                f"model '{name}' is for {version.engine.task or 'inferences of KServe'}, not {task}"
+            )
         return version
 
 
@@ -275,6 +309,15 @@ class _Asgi:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._call(scope, receive, send)
+
+
+async def _rows(engine: RetrievalEngine, wanted: RetrievalRequest) -> tuple[list[Any], int]:
+    """Return a vector or score of each text, and the number of tokens. Other requests have their turn in between."""
+    found, tokens, most = list[Any](), 0, engine.max_batch_size
+    for begin in range(0, len(wanted.texts), most):
+        rows, count = await asyncio.wrap_future(engine.rows(wanted.texts[begin : begin + most], wanted.query))
+        found, tokens = found + rows, tokens + count
+    return found, tokens
 
 
 async def _while_connected(request: Request, work: Awaitable[Any]) -> Any:

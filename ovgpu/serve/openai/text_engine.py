@@ -31,12 +31,13 @@ from ovgpu.serve.engines import Engine, EngineOptions, Inputs, devices_of, memor
 from ovgpu.serve.errors import invalid
 from ovgpu.serve.openai.choices import Choice
 from ovgpu.serve.openai.errors import FieldError
+from ovgpu.serve.openai.files import GENERATION
 from ovgpu.serve.openai.measurements import TextMeasurements
 from ovgpu.serve.openai.pieces import StopStrings
 from ovgpu.serve.openai.requests import Chat, Prompt, TextRequest
 
 MAX_WAITING = 1024  # texts
-DEFAULT_TOKENS = 4096  # of a text, for a model whose config.json has no limit
+DEFAULT_TOKENS, MOST_TOKENS = 4096, 1 << 17  # of a text, for a model whose config.json has no limit
 CONTEXTS = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length")
 """Names in config.json of the number of tokens that a model takes."""
 
@@ -58,7 +59,7 @@ SINGLE: dict[str, Any] = {
 class TextEngine(Engine):
     """Model of a folder with its tokenizer, whose texts run side by side."""
 
-    is_text = True
+    task = GENERATION
     inputs = outputs = ()
 
     def __init__(self, model: Any, folder: Path, options: EngineOptions, observer: Observer) -> None:
@@ -138,7 +139,7 @@ class TextEngine(Engine):
         own = None if config.max_new_tokens == UNLIMITED else config.max_new_tokens
         wanted = max_tokens if max_tokens is not None else own
         if self.context is None:
-            limited.max_new_tokens = DEFAULT_TOKENS if wanted is None else wanted
+            limited.max_new_tokens = DEFAULT_TOKENS if wanted is None else min(wanted, MOST_TOKENS)
         else:
             left = self.context - len(prompt)
             limited.max_new_tokens = left if wanted is None else min(wanted, left)

@@ -40,14 +40,14 @@ def test_models_beside_others(repository: Path) -> None:
             assert call(server, path) == (200, found["data"][0])
         assert call(server, "/v1/models/affine")[1].keys() == {"model_version_status"}
         status, found = call(server, CHATS, chat(model="affine"))
-        assert status == 404 and "does not generate text" in found["error"]["message"]
+        assert status == 404 and "is for inferences of KServe, not text_generation" in found["error"]["message"]
         tensor = {"name": "x", "datatype": "FP32", "shape": [1], "data": [1]}
         for path, body in (
             ("/v2/models/llama/infer", {"inputs": [tensor]}),
             ("/v1/models/llama:predict", {"inputs": 1}),
         ):
             status, found = call(server, path, body)
-            assert status == 400 and "'llama' generates text" in found["error"]
+            assert status == 400 and "'llama' is for text_generation" in found["error"]
         for path in ("/v2/models/llama", "/v2/models/llama/config", "/v2/models/llama/stats", "/v1/config"):
             assert call(server, path)[0] == 200
         assert b"texts: up to 64 side by side" in answer(server, "/")[1]
@@ -93,7 +93,7 @@ def test_settings(repository: Path) -> None:
             assert call(server, CHATS, chat())[0] == 200  # the version that is served stays
             status, found = call(server, "/v2/repository/models/llama/load", {})
             assert status == 400 and reason in found["error"], found
-        file.write_text("text = false")
+        file.write_text('task = "tensors"')
         call(server, "/v1/config/reload", {})
         assert call(server, "/v1/models")[1]["data"] == []
         assert {port["name"] for port in call(server, "/v2/models/llama")[1]["inputs"]} >= {"input_ids"}
