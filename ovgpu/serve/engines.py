@@ -165,6 +165,10 @@ class Engine(ABC):
     def waiting(self) -> int:
         """The number of inferences or steps that were submitted, and do not run yet."""
 
+    def note(self, seconds: float) -> str:
+        """Return what the status page tells of the last ``seconds``, beside the numbers of all engines."""
+        return ""
+
     @property
     def capacity(self) -> int:
         """The number of inferences or steps, of one row each, that can run at a time."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
+import time
+from collections import Counter, deque
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from ovgpu.serve.metrics import Family
 from ovgpu.serve.models import Version
-from ovgpu.serve.statistics import Histogram
+from ovgpu.serve.statistics import RECENT, Histogram
 
 if TYPE_CHECKING:
     from ovgpu.serve.openai.choices import Choice
@@ -31,6 +32,7 @@ class TextMeasurements:
         self.first, self.next, self.whole = Histogram(FIRST), Histogram(NEXT), Histogram(WHOLE)
         self.prompt_tokens = self.tokens = 0
         self.ends = Counter[str]()
+        self._recent = deque[tuple[float, int]](maxlen=RECENT)  # (time.monotonic() at the end, tokens) of texts
 
     def add_choice(self, choice: Choice, started: float, seconds: float) -> None:
         """Add a text that has ended, ``seconds`` after its request came at the time ``started`` of perf_counter."""
@@ -40,11 +42,19 @@ class TextMeasurements:
             self.prompt_tokens += len(choice.generation.prompt)
             self.tokens += choice.tokens
             self.ends[choice.reason or "abort"] += 1
+            self._recent.append((time.monotonic(), choice.tokens))
             self.whole.observe(seconds)
             if times:
                 self.first.observe(max(times[0] - started, 0.0))
             for before, after in pairwise(times):
                 self.next.observe(after - before)
+
+    def rate(self, seconds: float) -> float:
+        """Return the tokens per second of texts that ended in the last ``seconds``."""
+        now = time.monotonic()
+        with self.lock:
+            found = [(now - end, tokens) for end, tokens in self._recent if now - end <= seconds]
+        return sum(tokens for _, tokens in found) / max(max((age for age, _ in found), default=0.0), 1.0)
 
 
 def text_families(versions: list[Version]) -> Iterator[Family]:

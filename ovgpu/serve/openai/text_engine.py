@@ -195,6 +195,9 @@ class TextEngine(Engine):
         """The number of texts that run."""
         return max(len(self._thread) - self._engine.waiting, 0)
 
+    def note(self, seconds: float) -> str:
+        return f", {self.measured.rate(seconds):,.1f} tokens per second"
+
     # ---- Engine
 
     def submit(self, inputs: Inputs) -> Future[Any]:

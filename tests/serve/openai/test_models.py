@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,8 @@ def test_models_beside_others(repository: Path) -> None:
             assert status == 400 and "'llama' is for text_generation" in found["error"]
         for path in ("/v2/models/llama", "/v2/models/llama/config", "/v2/models/llama/stats", "/v1/config"):
             assert call(server, path)[0] == 200
-        assert b"texts: up to 64 side by side" in answer(server, "/")[1]
+        call(server, CHATS, chat())
+        assert re.search(rb"texts: up to 64 side by side on CPU, \d\.\d tokens per second", answer(server, "/")[1])
         assert call(server, "/v2/repository/models/llama/unload", {}) == (200, {})
         status, found = call(server, CHATS, chat())
         assert status == 503 and found["error"]["message"] == "model 'llama' is not loaded"
