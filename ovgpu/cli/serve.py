@@ -21,6 +21,13 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "-d", "--device", default="AUTO", help="CPU, NVIDIA[.n], AUTO (default), or several: MULTI:NVIDIA.0,NVIDIA.1"
     )
+    parser.add_argument(
+        "--task",
+        default="",
+        choices=["text_generation", "embeddings", "rerank", "tensors"],
+        help="task of models that do not set their own; by default, decoders with a tokenizer generate text, and "
+        "others have inferences (tensors)",
+    )
     parser.add_argument("--precision", default="", metavar="TYPE", help="f32, tf32, f16 or bf16")
     parser.add_argument("--cache_dir", default="", metavar="FOLDER", help="folder of compiled kernels and models")
     parser.add_argument(
@@ -200,6 +207,7 @@ def run(args: argparse.Namespace) -> None:
                 args.max_sequences,
                 args.max_wait_ms,
                 args.requests,
+                args.task,
             ),
             host=args.host,
             port=args.port,

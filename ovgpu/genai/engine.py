@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ovgpu.batching.pages import PageAllocator, PoolFullError, Tokens, pages_for, with_room
@@ -74,6 +74,11 @@ class Engine:
     def is_busy(self) -> bool:
         """True if a generation has not ended."""
         return bool(self._waiting or self._running or self._searches)
+
+    @property
+    def waiting(self) -> int:
+        """The number of texts and searches that do not run yet."""
+        return len(self._waiting) + max(len(self._searches) - 1, 0)
 
     @property
     def blocks(self) -> int:
@@ -148,7 +153,7 @@ class Engine:
     def _runs(self, generation: Generation, longest: int) -> Iterator[_Run]:
         """Yield the texts of a generation. ``longest`` is the length of the longest prompt that comes with it."""
         config = generation.config
-        sampling = sampling_of(config)
+        sampling = replace(sampling_of(config), logit_bias=generation.logit_bias)
         chooser = self._decoder.chooser(sampling.penalises)
         ports = chooser.compiled.inputs
         numbers = random_numbers(config.rng_seed)
@@ -335,8 +340,9 @@ class Engine:
         start, results = time.perf_counter(), dict[_Run, Any]()
         for penalises, places in self._places.items():
             runs = {run.place: run for run in plan if run.penalises == penalises}
-            if runs:
-                found = places.step({place: run.feed.next(plan[run]) for place, run in runs.items()})
+            steps = {place: arrays for place, run in runs.items() if (arrays := run.next(plan[run])) is not None}
+            if steps:
+                found = places.step(steps)
                 results |= {runs[place]: outputs for place, outputs in found.items()}
         inferred = time.perf_counter()
         counts: dict[int, tuple[RawPerfMetrics, int]] = {}
@@ -371,16 +377,24 @@ class _Run:
     def has_ended(self) -> bool:
         return self.text.reason is not None
 
+    def next(self, count: int) -> Mapping[int, Any] | None:
+        """Return the inputs of the next ``count`` tokens. If nothing follows the grammar, fail, and return None."""
+        try:
+            return self.feed.next(count)
+        except Error as e:
+            self.generation.fail(e)
+            return None
+
     def accept(self, outputs: Any) -> None:
         """Take the token that a step chose, or fail the generation if the logits are not numbers."""
         output = self.chooser.output
         try:
             token = checked_token(outputs[output])
+            self.feed.accept(token)
         except Error as e:
             self.generation.fail(e)
             return
         kept, own = outputs[output + 1][0].tolist()
-        self.feed.accept(token)
         self.text.logs.append(own if self.generation.config.logprobs else kept)
         self._check_end()
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from ovgpu.genai.decoder import DecoderInputs
 from ovgpu.genai.enums import GenerationFinishReason, StreamingStatus
@@ -144,7 +145,8 @@ class Stream:
 class Generation:
     """Texts that continue a prompt, by greedy search, random draws or beam search.
 
-    ``raw`` gets the measured times. ``streamer``, for a single text, gets its tokens, and may end it.
+    ``raw`` gets the measured times. ``streamer``, for a single text, gets its tokens, and may end it. ``logit_bias``
+    has numbers that are added to the logits of tokens; beam search ignores it.
     """
 
     def __init__(
@@ -155,11 +157,12 @@ class Generation:
         raw: RawPerfMetrics,
         grammar: CompiledGrammar | None = None,
         streamer: StreamerBase | None = None,
+        logit_bias: Mapping[int, float] = MappingProxyType({}),
     ) -> None:
         count = 1 if config.is_beam_search() else config.num_return_sequences
         limit = config.get_max_new_tokens(len(prompt))
         self.prompt, self.config, self.stops, self.raw, self.grammar = prompt, config, stops, raw, grammar
-        self._streamer = streamer
+        self._streamer, self.logit_bias = streamer, logit_bias
         self.set_texts([Text(prompt, limit) for _ in range(count)])
         self.status = StreamingStatus.RUNNING
         """What the streamer answered last. Any thread may set another status, which ends the texts at the next step."""

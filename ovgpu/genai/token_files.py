@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
+from threading import Lock
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -232,6 +233,7 @@ class IrTokenizer:
         self._templates = _templates(info)
         self.pairs = "pair" in self._templates
         self._decoders: dict[bool, Any] = {}
+        self._encoding, self._decoding = Lock(), Lock()  # a compiled model of openvino has one request for all calls
 
     def encode(
         self, texts: Sequence[str | Pair], add_special_tokens: bool, max_length: int | None = None
@@ -257,7 +259,8 @@ class IrTokenizer:
             return []
         inputs = [np.array(texts, dtype=object).astype(str)]
         inputs += [np.array([], dtype=str)] * (len(self._encoder.inputs) - 1)
-        found = self._encoder(inputs)
+        with self._encoding:
+            found = self._encoder(inputs)
         rows = [ids[mask != 0].tolist() for ids, mask in zip(found["input_ids"], found["attention_mask"])]
         around = self._templates.get("single", PLAIN)["ids"]
         begin = around.index(-1)
@@ -265,8 +268,9 @@ class IrTokenizer:
         return [row[begin : len(row) - end] for row in rows]
 
     def decode(self, rows: Sequence[Sequence[int]], skip_special_tokens: bool) -> list[str]:
-        decoder = self._decoder(skip_special_tokens)
-        return [str(decoder([np.array([row], np.int64).reshape(1, -1)])[0][0]) if len(row) else "" for row in rows]
+        with self._decoding:
+            decoder = self._decoder(skip_special_tokens)
+            return [str(decoder([np.array([row], np.int64).reshape(1, -1)])[0][0]) if len(row) else "" for row in rows]
 
     def vocabulary(self) -> list[bytes]:
         _, decoder = self._read_decoder()

@@ -42,7 +42,11 @@ State = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """Options of engines; see ``ovgpu serve --help``."""
+    """Options of engines; see ``ovgpu serve --help``.
+
+    The last four are for `ovgpu.serve.openai.opening`: a task of its `TASKS`, fields of a `ovgpu.genai.SchedulerConfig`
+    and of a pipeline's ``Config`` for it, and whether other processes answer calls, which pass no texts on.
+    """
 
     device: str = "AUTO"
     properties: Mapping[str, Any] = field(default_factory=dict)
@@ -51,6 +55,10 @@ class EngineOptions:
     max_sequences: int = 64
     max_wait_ms: float = 2.0
     requests: int = 1  # per device
+    task: str = ""
+    scheduler: Mapping[str, Any] = field(default_factory=dict)
+    pipeline: Mapping[str, Any] = field(default_factory=dict)
+    front_ends: bool = False
 
 
 @dataclass(frozen=True)
@@ -112,6 +120,8 @@ class Engine(ABC):
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
     stateful = False
+    task = ""
+    """The task of an engine that has no inferences, but takes texts: see `ovgpu.serve.openai.opening`."""
     description: str
     max_batch_size = 1
     max_sequences = 0
@@ -154,6 +164,10 @@ class Engine(ABC):
     @abstractmethod
     def waiting(self) -> int:
         """The number of inferences or steps that were submitted, and do not run yet."""
+
+    def note(self, seconds: float) -> str:
+        """Return what the status page tells of the last ``seconds``, beside the numbers of all engines."""
+        return ""
 
     @property
     def capacity(self) -> int:
@@ -209,7 +223,7 @@ class DynamicEngine(Engine):
         self.batch_axes, self.output_batch_axes = self._batcher.batch_axes, self._batcher.output_batch_axes
         self.max_batch_size, self.max_wait_ms = options.max_batch_size, options.max_wait_ms
         self.parallel = options.requests * len(compiled.get_property("EXECUTION_DEVICES"))
-        self.description = f"batches of up to {options.max_batch_size} rows on {_devices(compiled)}"
+        self.description = f"batches of up to {options.max_batch_size} rows on {devices_of(compiled)}"
 
     def submit(self, inputs: Inputs) -> Future[Any]:
         return self._batcher.submit(inputs)
@@ -225,7 +239,7 @@ class DynamicEngine(Engine):
         return self._batcher.waiting
 
     def memory(self) -> dict[str, int]:
-        return _memory(self._batcher.compiled_model)
+        return memory_of(self._batcher.compiled_model)
 
     def warm_up(self) -> None:
         for rows in self._batcher.batch_sizes:
@@ -259,7 +273,7 @@ class SequenceEngine(Engine):
         self.max_wait_ms = options.max_wait_ms
         self.parallel = min(len(compiled.get_property("EXECUTION_DEVICES")), options.max_sequences)
         self.optional_inputs = self._batcher.optional_inputs
-        self.description = f"up to {options.max_sequences} sequences in a batch on {_devices(compiled)}"
+        self.description = f"up to {options.max_sequences} sequences in a batch on {devices_of(compiled)}"
 
     def open(self) -> EngineSequence:
         return SlotSequence(self._batcher.open(), self._pace)
@@ -280,7 +294,7 @@ class SequenceEngine(Engine):
         return self.max_sequences
 
     def memory(self) -> dict[str, int]:
-        return _memory(self._batcher.compiled_model)
+        return memory_of(self._batcher.compiled_model)
 
     def warm_up(self) -> None:
         count, zeros = 1, self.zeros()
@@ -376,7 +390,7 @@ class RequestEngine(Engine):
             f"a request for each of up to {options.max_sequences} sequences"
             if self.stateful
             else f"requests: {self.parallel}"
-        ) + f" on {_devices(compiled)}"
+        ) + f" on {devices_of(compiled)}"
 
     def submit(self, inputs: Inputs) -> Future[Any]:
         return self.run(self._infer_idle, inputs)
@@ -424,7 +438,7 @@ class RequestEngine(Engine):
         return sum(not future.running() and not future.done() for future in list(self._submitted))
 
     def memory(self) -> dict[str, int]:
-        return _memory(self._compiled)
+        return memory_of(self._compiled)
 
     def warm_up(self) -> None:
         if self.stateful:
@@ -473,11 +487,13 @@ class RequestSequence(EngineSequence):
             self._engine.closed()
 
 
-def _devices(compiled: Any) -> str:
+def devices_of(compiled: Any) -> str:
+    """Return the names of the devices of a compiled model."""
     return ", ".join(compiled.get_property("EXECUTION_DEVICES"))
 
 
-def _memory(compiled: Any) -> dict[str, int]:
+def memory_of(compiled: Any) -> dict[str, int]:
+    """Return the bytes that this process holds on each card of a compiled model."""
     return {
         device: compiled.memory_held(device) for device in compiled.get_property("EXECUTION_DEVICES") if device != "CPU"
     }

@@ -7,7 +7,7 @@ import gc
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -67,6 +67,10 @@ class RemoteHttpApp(HttpApp):
         if handler not in (self._infer, self._live):
             handler = partial(self._forward, (verb, path))
         return super()._route(verb, path, method, handler, guarded)
+
+    def _text_routes(self) -> Iterable[Route]:
+        """Return no routes: a server with front ends has no models that generate texts."""
+        return ()
 
     async def _forward(self, route: tuple[str, str], request: Request, call: Call) -> Response:
         with self._body() as body:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -23,6 +23,8 @@ from ovgpu.serve.http_extensions import extension_routes
 from ovgpu.serve.load_options import load_options
 from ovgpu.serve.metrics import CONTENT_TYPE, Metrics
 from ovgpu.serve.models import Version
+from ovgpu.serve.openai.models import model_of
+from ovgpu.serve.openai.routes import OpenAI
 from ovgpu.serve.protocol import InferenceRequest, InferenceResponse
 from ovgpu.serve.service import Service
 from ovgpu.serve.status_page import status_page
@@ -106,9 +108,14 @@ class HttpApp:
                 self._route("POST", "/v2/repository/models/{model}/load", "RepositoryModelLoad", self._load),
                 self._route("POST", "/v2/repository/models/{model}/unload", "RepositoryModelUnload", self._unload),
                 *extension_routes(self._route, self._json, service.memory),
+                *self._text_routes(),
             ],
             exception_handlers={HTTPException: _unknown_route},
         )
+
+    def _text_routes(self) -> Iterable[Route]:
+        """Return the routes of models that generate texts."""
+        return OpenAI(self._service, self._check_access, self._document).routes()
 
     def _route(self, verb: str, path: str, method: str, handler: Handler, guarded: bool = True) -> Route:
         async def endpoint(request: Request) -> Response:
@@ -206,7 +213,9 @@ class HttpApp:
         with self._body() as body:
             await body.read(request)
             self._check_values(body.data)
-            engine = self._version(request).engine
+            version = self._version(request)
+            version.check_tensors()
+            engine = version.engine
             with self._held.holding(JSON_FACTOR * len(body.data)):
                 document = await _call(len(body.data), rest.load, body.data)
                 inference, rows = await _call(len(body.data), predict.parse, document, engine, *self._names(request))
@@ -217,6 +226,8 @@ class HttpApp:
     async def _predict_status(self, request: Request, call: Call) -> Response:
         name, number = self._names(request)
         version = self._models.find(name, number)
+        if version.engine.task and not number:
+            return JSONResponse(model_of(name, self._service.started))
         return JSONResponse(predict.status([version] if number else self._models.serving(name)))
 
     async def _predict_metadata(self, request: Request, call: Call) -> Response:
@@ -289,6 +300,15 @@ class HttpApp:
         """Return the names of the model and the version in a path. Version 0 is the current one."""
         version = request.path_params.get("version", "")
         return request.path_params["model"], "" if version == "0" else version
+
+    async def _document(self, request: Request) -> dict[str, Any]:
+        """Return the JSON object of a body that may be large."""
+        with self._body() as body:
+            await body.read(request)
+            self._check_values(body.data)
+            with self._held.holding(JSON_FACTOR * len(body.data)):
+                document: dict[str, Any] = await _call(len(body.data), rest.load, body.data)
+                return document
 
     async def _json(self, request: Request) -> dict[str, Any]:
         with self._body() as body:

@@ -9,11 +9,16 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 from ovgpu.serve.calls import answered
 from ovgpu.serve.log_queue import dropped_lines
 from ovgpu.serve.models import Models, Version
+from ovgpu.serve.openai.files import GENERATION
 from ovgpu.serve.statistics import REASONS, Histogram
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 MODEL = ("name", "version")
 TRITON = ("model", "version")
+APIS = {
+    "Predict": "TensorFlowServing",
+    **dict.fromkeys(("ChatCompletions", "Completions", "Embeddings", "Rerank"), "OpenAI"),
+}
 
 
 class Family:
@@ -57,7 +62,7 @@ class Metrics:
         """Return all metrics in Prometheus' text format."""
         newest = {(version.name, version.number): version for version in reversed(self._models.versions())}
         versions = list(newest.values())  # without those that were replaced by the same number
-        families = (*_requests(versions), *_engines(versions), *_triton(versions), *_server())
+        families = (*_requests(versions), *_engines(versions), *_triton(versions), *_texts(versions), *_server())
         return "".join(map(str, families)).encode() + generate_latest(self._process)
 
 
@@ -75,7 +80,7 @@ def _requests(versions: list[Version]) -> Iterator[Family]:
         model, statistics = (version.name, version.number), version.statistics
         with statistics.lock:
             for (interface, method), counts in statistics.methods.items():
-                api = "TensorFlowServing" if method == "Predict" else "KServe"
+                api = APIS.get(method, "KServe")
                 succeeded.add((api, interface, method, *model), counts.succeeded)
                 failed.add((api, interface, method, *model), counts.failed)
             for interface, histogram in statistics.request_times.items():
@@ -141,6 +146,14 @@ def _triton(versions: list[Version]) -> Iterator[Family]:
         outputs.add(model, 0)
         pending.add(model, version.engine.waiting)
     yield from (succeeded, failed, rows, batches, pending, request, queue, inputs, compute, outputs)
+
+
+def _texts(versions: list[Version]) -> Iterator[Family]:
+    texts = [version for version in versions if version.engine.task == GENERATION]
+    if texts:
+        from ovgpu.serve.openai.measurements import text_families
+
+        yield from text_families(texts)
 
 
 def _server() -> Iterator[Family]:

@@ -13,7 +13,7 @@ from ovgpu._util import gc_pause
 from ovgpu._util.short_turns import short_turns
 from ovgpu.errors import Error
 from ovgpu.serve.engines import Engine
-from ovgpu.serve.errors import ServeError, Status, public
+from ovgpu.serve.errors import ServeError, Status, invalid, public
 from ovgpu.serve.repository import ModelFiles, Repository, ServedFiles
 from ovgpu.serve.statistics import Statistics
 
@@ -76,6 +76,12 @@ class Version:
         finally:
             self.in_flight -= 1
             self._close_if_unused()
+
+    def check_tensors(self) -> None:
+        """Raise ServeError for a model that takes texts: its tensors are not served."""
+        if self.engine.task:
+            text = f"model '{self.name}' is for {self.engine.task}, by OpenAI's protocol"
+            raise invalid(f'{text}: with `task = "tensors"` in ovgpu.toml, inferences are possible')
 
     def add_sequence(self) -> None:
         """Count a sequence. The version stays open until it has ended."""

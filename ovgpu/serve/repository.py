@@ -8,6 +8,7 @@ from hashlib import file_digest, sha256
 from pathlib import Path
 
 from ovgpu.errors import ModelError
+from ovgpu.serve.openai.files import TEXT_FILES, has_tokenizer
 from ovgpu.serve.settings import Settings, SettingsReader
 
 FORMATS = (".xml", ".onnx", ".pdmodel", ".pb", ".tflite")  # all but the first are read by openvino
@@ -150,6 +151,8 @@ def _files(name: str, version: int, path: Path) -> ModelFiles | None:
         if file is None:
             return None
         parts = [file, *([weights] if (weights := file.with_suffix(".bin")).exists() else [])]
+        if has_tokenizer(file):
+            parts += [part for name in TEXT_FILES if (part := file.parent / name).exists()]
         signature = tuple([(part.name, part.stat().st_size, part.stat().st_mtime_ns) for part in parts])
     except FileNotFoundError:
         return None

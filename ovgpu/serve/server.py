@@ -16,10 +16,11 @@ from typing import Any
 from ovgpu.errors import Error
 from ovgpu.runtime.printing import counted
 from ovgpu.serve.client_sequence import Checkpoints
-from ovgpu.serve.engines import EngineOptions, open_engine
+from ovgpu.serve.engines import EngineOptions
 from ovgpu.serve.front_ends import FrontEnds
 from ovgpu.serve.interfaces import MIB, Interfaces, shown
 from ovgpu.serve.models import Models, OpenEngine
+from ovgpu.serve.openai.opening import open_served_engine
 from ovgpu.serve.repository import Repository
 from ovgpu.serve.sequences import OpenSequences
 from ovgpu.serve.service import Service
@@ -78,7 +79,7 @@ class Server:
         self._interfaces = (Interfaces if options.processes == 1 else FrontEnds)(options)
         _check_numbers(options)
         self._repository = Repository(options.path, options.name)
-        self._opener = opener or partial(_open_engine, options.engine)
+        self._opener = opener or partial(_open_engine, replace(options.engine, front_ends=options.processes > 1))
         self.held = self._interfaces.held
         self.port = self.grpc_port = 0  # until `run` has opened them
         self.service: Service | None = None  # while `run` does
@@ -278,7 +279,7 @@ def _store(options: ServerOptions) -> SequenceStore | None:
 
 def _open_engine(options: EngineOptions, path: Path, observer: Any, **changes: Any) -> Any:
     properties = {**options.properties, **changes.pop("properties", {})}
-    return open_engine(path, replace(options, properties=properties, **changes), observer)
+    return open_served_engine(path, replace(options, properties=properties, **changes), observer)
 
 
 def _allow_open_files() -> None:

@@ -65,6 +65,7 @@ class Service:
                 inputs = [*request.inputs, *await self.memory.read(request.placed)]
                 return await self.infer(replace(request, inputs=inputs, placed=[]), interface, method)
         version, step = self._version(request)
+        version.check_tensors()
         try:
             with version.admitted():
                 response = await self._infer(version, step, request)

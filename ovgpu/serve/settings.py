@@ -26,7 +26,14 @@ NUMBERS: dict[str, tuple[type, float, float]] = {
     "max_wait_ms": (float, 0, MOST),
     "idle_seconds": (float, 1e-3, MOST),
 }
-ENGINE = ("max_batch_size", "max_sequences", "requests", "max_wait_ms", "batching", "device", "properties")
+ENGINE = (
+    *("max_batch_size", "max_sequences", "requests", "max_wait_ms"),
+    *("batching", "device", "properties", "task", "scheduler", "pipeline"),
+)
+KINDS = {
+    **{"batching": bool, "device": str, "properties": dict},
+    **{"task": str, "scheduler": dict, "pipeline": dict},
+}
 
 
 @dataclass(frozen=True)
@@ -157,7 +164,7 @@ def _toml(text: str) -> tuple[Settings, Policy]:
     for name, value in values.items():
         if name not in (*NUMBERS, *ENGINE):
             raise Error(f"{TOML}: there is no setting {name}")
-        kind = {"batching": bool, "device": str, "properties": dict}.get(name)
+        kind = KINDS.get(name)
         if kind is not None and not isinstance(value, kind):
             raise Error(f"{TOML}: {name} is {value!r}")
     return settings_of(values, TOML, warm_up=None if warm_up is None else _samples(warm_up)), policy

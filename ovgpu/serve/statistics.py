@@ -26,7 +26,7 @@ REASON_OF = {
 class Histogram:
     """Counts of values by upper bounds, and their sum."""
 
-    def __init__(self, bounds: tuple[int, ...]) -> None:
+    def __init__(self, bounds: tuple[float, ...]) -> None:
         self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
         self.sum = 0.0

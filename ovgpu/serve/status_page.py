@@ -86,9 +86,10 @@ def _rows(version: Version, current: bool) -> str:
     ]
     cells = "".join(f'<td class="n">{text}</td>' for text in texts)
     ending = "" if current else " until its sequences end"
+    description = escape(engine.description + engine.note(SECONDS))
     return (
         f'<tr class="m"><td colspan="{len(COLUMNS)}"><strong>{escape(version.name)}</strong> '
-        f"{escape(version.number)}{ending} <small>{escape(engine.description)}</small></td></tr><tr>{cells}</tr>"
+        f"{escape(version.number)}{ending} <small>{description}</small></td></tr><tr>{cells}</tr>"
     )
 
 

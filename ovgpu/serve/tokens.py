@@ -24,7 +24,7 @@ READING = {
     "ModelStatistics",
     "RepositoryIndex",
 }
-INFERRING = {"ModelInfer", "ModelStreamInfer", "Predict"}
+INFERRING = {"ModelInfer", "ModelStreamInfer", "Predict", "ChatCompletions", "Completions", "Embeddings", "Rerank"}
 
 
 class Role(Enum):

@@ -1,0 +1,1 @@
+"""OpenAI's protocol for models that generate text."""

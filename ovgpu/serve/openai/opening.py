@@ -1,0 +1,48 @@
+"""Choice of an engine: for the texts of a model, or for its tensors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ovgpu.api.core import Core
+from ovgpu.batching.gathering import Observer
+from ovgpu.errors import Error
+from ovgpu.serve.engines import Engine, EngineOptions, engine_of
+from ovgpu.serve.openai.files import EMBEDDINGS, GENERATION, RERANK, TASKS, has_tokenizer
+
+
+def open_served_engine(path: Path, options: EngineOptions, observer: Observer) -> Engine:
+    """Read and compile a model, and return the engine of its task.
+
+    By default, a decoder with a tokenizer in its folder generates text, and others have inferences. Raises: Error for a
+    task that the model cannot do, and for texts on a server with front ends.
+    """
+    task = options.task
+    if task not in ("", *TASKS):
+        raise Error(f"task is {task!r}, not one of {', '.join(TASKS)}")
+    model = Core().read_model(path)
+    if not task and has_tokenizer(path) and _is_decoder(model):
+        task = GENERATION
+    if task not in (GENERATION, EMBEDDINGS, RERANK):
+        return engine_of(model, str(path), options, observer)
+    if options.front_ends:
+        raise Error(f'a model for {task} needs --processes 1; with `task = "tensors"`, inferences are possible')
+    # These import ovgpu.genai, which few servers need.
+    if task == GENERATION:
+        from ovgpu.serve.openai.text_engine import TextEngine
+
+        return TextEngine(model, path.parent, options, observer)
+    from ovgpu.serve.openai.retrieval import RetrievalEngine
+
+    return RetrievalEngine(task, path.parent, options, observer)
+
+
+def _is_decoder(model: Any) -> bool:
+    from ovgpu.genai.decoder import find_logits
+
+    try:
+        find_logits(model)
+    except Error:
+        return False
+    return True
