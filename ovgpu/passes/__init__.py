@@ -202,7 +202,12 @@ PASSES = (
         ALL,
         "f32 products, convolutions, attention",
         "f16 or bf16, if that is the precision",
-        lambda target: {"dtype": target.half, "cache_dtype": target.cache_half, "on_card": target.on_card},
+        lambda target: {
+            "dtype": target.half,
+            "cache_dtype": target.cache_half,
+            "on_card": target.on_card,
+            "attends_in_cache_dtype": target.on_card and target.precision == Type.dynamic,
+        },
     ),
     Pass(merge_products, "simplify", CUDA, "MatMuls of one tensor, such as q, k, v", "MatMul → VariadicSplit"),
     Pass(merge_quantized_products, "simplify", CUDA, "products of the same codes", "one product → VariadicSplit"),

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from ovgpu.model import Model, Node, Output
+from ovgpu.ops.attention.attention import ScaledDotProductAttention
 from ovgpu.ops.base.elementwise import Elementwise
 from ovgpu.ops.base.lazy import Converted
 from ovgpu.ops.base.op import Op, is_own, op_of
@@ -58,24 +59,34 @@ class Level(Enum):
     INTEGRAL = 4  # likewise, computed from integers and constants alone
 
 
-def downcast(model: Model, dtype: Type | None, cache_dtype: Type | None, on_card: bool = False) -> None:
+def downcast(
+    model: Model,
+    dtype: Type | None,
+    cache_dtype: Type | None,
+    on_card: bool = False,
+    attends_in_cache_dtype: bool = False,
+) -> None:
     """Rewrite the model in place. Port specs must be inferred beforehand; they are inferred again.
 
     ``dtype``: f16, bf16, or None if layers stay f32. ``cache_dtype``: likewise for the variables that hold keys and
-    values. ``on_card``: the card converts large weights of products.
+    values. ``on_card``: the card converts large weights of products. ``attends_in_cache_dtype``: attention to these
+    variables has their type, also if other layers stay f32. Otherwise it would convert them as a whole.
     """
     types = {port.spec.type for node in model.ops for port in node.ports}
     if (dtype or cache_dtype) and Type.f32 in types and Type.dynamic not in types:
-        _Downcast(model, dtype, cache_dtype, on_card).run()
+        _Downcast(model, dtype, cache_dtype, on_card, attends_in_cache_dtype).run()
 
 
 class _Downcast:
     """Downcast of one model."""
 
-    def __init__(self, model: Model, dtype: Type | None, cache_dtype: Type | None, on_card: bool) -> None:
+    def __init__(
+        self, model: Model, dtype: Type | None, cache_dtype: Type | None, on_card: bool, attends_in_cache_dtype: bool
+    ) -> None:
         self.model, self.dtype, self.cache_dtype, self.on_card = model, dtype, cache_dtype, on_card
         self.variables = _find_caches(model) if cache_dtype else set[str]()
         self.users = users_of(model)
+        self.attending = self._find_attention() if attends_in_cache_dtype and dtype is None else set[Node]()
         self.levels: dict[Output, Level] = {}
         self.types: dict[Output, Type] = {}  # of ports that are no longer f32
         self.casts: dict[tuple[Output, Type, Node | None], Output] = {}  # see `_cast`
@@ -158,7 +169,9 @@ class _Downcast:
         computed = [level for level in levels if level is not Level.CONSTANT]
         integral = bool(computed) and all(level is Level.INTEGRAL for level in computed)
         target, level = Type.f32, Level.INTEGRAL if integral else Level.F32
-        if self.dtype is None:  # only caches change their type
+        if node in self.attending and self.cache_dtype is not None:
+            target = self.cache_dtype
+        elif self.dtype is None:  # only caches, and attention to them, change their type
             pass
         elif isinstance(op, CompressedGather):
             target = self.dtype
@@ -258,6 +271,33 @@ class _Downcast:
         assert self.cache_dtype is not None
         self._set(node, self.cache_dtype, Level.HALF if self.cache_dtype == self.dtype else Level.ROUNDABLE)
         return True
+
+    def _find_attention(self) -> set[Node]:
+        """Return attention whose keys and values are caches, and the layers that move the elements of these for it."""
+        found = set[Node]()
+        for node in self.model.ops:
+            if isinstance(node.op, CacheAppend) and self._updates_cache(node):
+                path = self._path_to_attention(node.ports[0])
+                if path is None:
+                    return set()
+                found |= path
+        return found
+
+    def _path_to_attention(self, port: Output) -> set[Node] | None:
+        """Return attention that takes a cache, and the layers before it; None if other layers take the cache."""
+        found = set[Node]()
+        for user in self.users.get(port, ()):
+            op = op_of(user)
+            if isinstance(op, ScaledDotProductAttention) and port in user.sources[1:3]:
+                found.add(user)
+            elif (op.is_reshape or op.moves_elements) and user.sources[0] is port and len(user.ports) == 1:
+                path = self._path_to_attention(user.ports[0])
+                if path is None:
+                    return None
+                found |= {user} | path
+            elif user.op.name not in ("Assign", "ShapeOf"):
+                return None
+        return found
 
     def _updates_cache(self, node: Node) -> bool:
         """Return whether the layer computes the new value of a cache from its old one."""

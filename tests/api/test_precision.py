@@ -11,7 +11,7 @@ import pytest
 
 import ovgpu as ov
 from ovgpu.backends.cuda import rt
-from tests.emulator import blas_emu, blaslt_emu, cupy_emu
+from tests.emulator import blas_emu, blaslt_emu, cupy_emu, state
 from tests.harness.ir import Net
 from tests.harness.models.drive import DATA
 
@@ -199,6 +199,27 @@ def test_options_on_a_card(config: dict[str, str], stored: str, emulated: str) -
     compiled = ov.Core().compile_model(model, emulated, config)
     assert {info.type.get_type_name() for info in compiled._compilation.initial.infos.values()} == {stored}
     assert compiled.get_property("ACTIVATIONS_SCALE_FACTOR") == 8
+
+
+def test_options_keep_a_decode_step_in_one_graph(emulated: str) -> None:
+    """Attention computes in the type of its keys and values, so that these are not converted as a whole."""
+    found = []
+    for options in ({}, {CACHE: "f16"}):
+        request = ov.Core().compile_model(with_options(ov, options), emulated).create_infer_request()
+        names = [port.get_any_name() for port in request.model_inputs]
+        for begin, tokens in ((0, [5, 6, 7]), (3, [8]), (4, [9]), (5, [10]), (6, [11])):
+            end = begin + len(tokens)
+            arrays = {
+                "input_ids": np.array([tokens]),
+                "attention_mask": np.ones((1, end), np.int64),
+                "position_ids": np.arange(begin, end)[None],
+                "beam_idx": np.zeros(1, np.int32),
+            }
+            state.counters.reset()
+            logits = request.infer({name: arrays[name] for name in names})[0].copy()
+        assert (state.counters.graph_launches, state.counters.launches) == (1, 0)
+        found.append(logits)
+    assert 0 < abs(found[1] - found[0]).max() < 2e-3 * abs(found[0]).max()
 
 
 def test_options_are_exported(emulated: str) -> None:
