@@ -29,14 +29,8 @@ from ovgpu.types import Type
 FRAMES = 2  # frames that become one, which an image repeats
 MAX_RATIO = 200  # of height and width
 THETA = np.float32(10000)  # base of the rotary embedding of patches
-PIXELS, SIZE, SHAPE, ROTARY, WINDOWS, ORDER = (
-    "pixels",
-    "size",
-    "patches_shape",
-    "rotary_pos_emb",
-    "windows",
-    "window_index",
-)
+PIXELS, SIZE, SHAPE = "pixels", "size", "patches_shape"
+ROTARY, WINDOWS, ORDER = "rotary_pos_emb", "windows", "window_index"
 
 
 class Qwen2VL(Family):
