@@ -84,7 +84,8 @@ def token_by_token(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return texts that OpenVINO computes alone, and those of an `LLMPipeline` for all prompts at once."""
     import ovgpu.genai as ours
 
-    pipeline, judge = ours.LLMPipeline(folder, "CPU", **OWN), Stepwise(folder / "openvino_model.xml")
+    pipeline = ours.LLMPipeline(folder, "CPU", **OWN)
+    judge = Stepwise(folder / "openvino_model.xml", pipeline._decoder._one_by_one)
     tokenizer = pipeline.get_tokenizer()
     prompts = ["", *generation_cases.OTHERS, generation_cases.REPEATED]
     rows = [tokenizer.encode(prompt).input_ids.data[0].tolist() for prompt in prompts]

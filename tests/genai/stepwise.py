@@ -15,10 +15,14 @@ Array = np.ndarray[Any, Any]
 
 
 class Stepwise:
-    """A decoder in OpenVINO. It computes each text anew, so that no text depends on another one."""
+    """A decoder in OpenVINO. It computes each text anew, so that no text depends on another one.
 
-    def __init__(self, path: Path) -> None:
+    With ``one_by_one``, the mask is for the new tokens alone, as optimum-intel has it for Mamba and Zamba2.
+    """
+
+    def __init__(self, path: Path, one_by_one: bool = False) -> None:
         core: Any = judge.core()
+        self._one_by_one = one_by_one
         self._request = core.compile_model(core.read_model(path), "CPU", judge.CONFIG).create_infer_request()
         self._names = {port.get_any_name() for port in self._request.model_inputs}
         self._known: dict[tuple[tuple[int, ...], tuple[int, ...]], Array] = {}
@@ -44,17 +48,16 @@ class Stepwise:
         return tokens
 
     def _inputs(self, new: Sequence[int], past: int) -> dict[str, Array]:
-        """Return the inputs for new tokens, with which there are ``past``. Those of Mamba are as optimum-intel has
-        them: the columns of the states of convolutions that the tokens fill, and a mask of the new tokens alone."""
+        """Return the inputs for new tokens, with which there are ``past``. Mamba's have the columns of the states of
+        convolutions that the tokens fill."""
         inputs = {
             "input_ids": np.array([new]),
-            "attention_mask": np.ones((1, past), np.int64),
+            "attention_mask": np.ones((1, len(new) if self._one_by_one else past), np.int64),
             "position_ids": np.arange(past - len(new), past)[None],
             "beam_idx": np.zeros(1, np.int32),
         }
         if "cache_position" in self._names:
             convolution = next(state for state in self._request.query_state() if ".conv." in state.name)
             columns = convolution.state.shape[-1]
-            inputs["attention_mask"] = np.ones((1, len(new)), np.int64)
             inputs["cache_position"] = np.arange(0 if past == len(new) else columns - 1, columns)
         return {name: array for name, array in inputs.items() if name in self._names}

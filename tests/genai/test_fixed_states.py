@@ -62,7 +62,7 @@ def pipelines(tmp_path_factory: pytest.TempPathFactory) -> Pipelines:
 
 @cache
 def stepwise(model: str) -> Stepwise:
-    return Stepwise(model_path(model))
+    return Stepwise(model_path(model), model == "mamba")
 
 
 def rows_of(pipeline: ov_genai.LLMPipeline, prompts: Sequence[str]) -> list[list[int]]:
