@@ -38,6 +38,15 @@ struct KeyRows {
   __device__ __forceinline__ I offset(I row, bool valid, I stride, I page_stride) const {
     return row * stride;
   }
+  // The same in two steps, for several rows in one page: the offset of the page, and that of a row.
+  template <class I>
+  __device__ __forceinline__ long long page(I row, bool valid, I page_stride) const {
+    return 0;
+  }
+  template <class I>
+  __device__ __forceinline__ I offset(long long page, I row, I stride) const {
+    return row * stride;
+  }
 };
 template <>
 struct KeyRows<true> {
@@ -56,7 +65,15 @@ struct KeyRows<true> {
   __device__ __forceinline__ bool has_new() const { return table[0] < table[1]; }
   template <class I>
   __device__ __forceinline__ long long offset(I row, bool valid, I stride, I page_stride) const {
-    return valid ? paged_offset(table, row, page_stride, stride) : 0;
+    return offset(page(row, valid, page_stride), row, stride);
+  }
+  template <class I>
+  __device__ __forceinline__ long long page(I row, bool valid, I page_stride) const {
+    return valid ? page_offset(table, row, page_stride) : 0;
+  }
+  template <class I>
+  __device__ __forceinline__ long long offset(long long page, I row, I stride) const {
+    return page + place_in_page(row) * stride;
   }
 };
 

@@ -154,26 +154,27 @@ __global__ void __launch_bounds__(THREADS, 2)
   static_assert(PAGE_TOKENS % LANE_KEYS == 0, "a lane's keys are in one page");
   const auto load_keys = [&](I start) {
     const I first = start + group / 2 * LANE_KEYS;
-    const T* const from = k + key_rows.offset(first, first < known, stride.k, stride.key_page);
+    const long long page = key_rows.page(first, first < known, stride.key_page);
 #pragma unroll
     for (int n = 0; n < N; n++) {
       const I at = first + 2 * n + group % 2;
 #pragma unroll
       for (int d = 0; d < D; d++) {
         const I column = d * 32 + quad * CHUNK<T>;
-        key[n][d] = load_chunk(from + (2 * n + group % 2) * stride.k + column, at < known && column < depth);
+        key[n][d] = load_chunk(k + key_rows.offset(page, at, stride.k) + column, at < known && column < depth);
       }
     }
   };
   const auto load_values = [&](I start) {
     const I first = start + quad * LANE_KEYS;
-    const T* const from = v + key_rows.offset(first, first < known, stride.v, stride.value_page);
+    const long long page = key_rows.page(first, first < known, stride.value_page);
 #pragma unroll
     for (int n = 0; n < LANE_KEYS; n++) {
+      const I at = first + n;
 #pragma unroll
       for (int c = 0; c < C; c++) {
         const I column = c * 64 + group * CHUNK<T>;
-        value[n][c] = load_chunk(from + n * stride.v + column, first + n < known && column < width);
+        value[n][c] = load_chunk(v + key_rows.offset(page, at, stride.v) + column, at < known && column < width);
       }
     }
   };

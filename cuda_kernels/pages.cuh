@@ -7,12 +7,16 @@
 constexpr int PAGE_TOKENS = 16;  // as in ovgpu/ops/fused/kv_cache.py
 constexpr int FIRST_PAGE = 2;    // index of the first page in a row of the table
 
-// Return the offset of a token in a pool. It has 64 bits: a pool may be large where a page is small.
+// Return the offset in a pool of the page that a token is in. It has 64 bits: a pool may be large where a page is small.
 template <class I>
-__device__ __forceinline__ long long paged_offset(const int* row, I token, I page_stride, I token_stride) {
-  const unsigned at = static_cast<unsigned>(token);
-  return static_cast<long long>(row[FIRST_PAGE + at / PAGE_TOKENS]) * page_stride +
-         static_cast<I>(at % PAGE_TOKENS) * token_stride;
+__device__ __forceinline__ long long page_offset(const int* row, I token, I page_stride) {
+  return static_cast<long long>(row[FIRST_PAGE + static_cast<unsigned>(token) / PAGE_TOKENS]) * page_stride;
+}
+
+// Return the index of a token in its page.
+template <class I>
+__device__ __forceinline__ I place_in_page(I token) {
+  return static_cast<I>(static_cast<unsigned>(token) % PAGE_TOKENS);
 }
 
 // Lengths of a KV cache: before and after an inference, the same for all sequences, or a table of pages.
@@ -42,5 +46,5 @@ __device__ __forceinline__ T* new_token(T* pool, const Axes<I, R, N>& axes, cons
   const int* const row = table + offset(axes, at, own + 2);
   const I token = static_cast<I>(row[0]) + offset(axes, at, own + 1);
   if (token >= row[1]) return nullptr;
-  return pool + paged_offset(row, token, page_stride, token_stride) + offset(axes, at, own);
+  return pool + page_offset(row, token, page_stride) + place_in_page(token) * token_stride + offset(axes, at, own);
 }

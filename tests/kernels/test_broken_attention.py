@@ -331,9 +331,7 @@ FAULTS = [
         "value[4 * i + 2][c], value[4 * i + 3][c]",
         "value[4 * i + 3][c], value[4 * i + 2][c]",
     ),
-    Fault(
-        "keys of other tiles", few, STREAM, "from + (2 * n + group % 2) * stride.k", "from + (n * 8 + group) * stride.k"
-    ),
+    Fault("keys of other tiles", few, STREAM, "at = first + 2 * n + group % 2", "at = start + n * 8 + group"),
 ]
 
 

@@ -49,14 +49,20 @@ def appending() -> None:
 
 
 FAULTS = [
-    Fault("places of another page", writing, PAGES, "at % PAGE_TOKENS", "(at + 1) % PAGE_TOKENS"),
-    Fault("pages in order", writing, PAGES, "row[FIRST_PAGE + at / PAGE_TOKENS]", "(at / PAGE_TOKENS)"),
+    Fault("places of another page", writing, PAGES, "(token) % PAGE_TOKENS", "(token + 1) % PAGE_TOKENS"),
+    Fault(
+        "pages in order",
+        writing,
+        PAGES,
+        "row[FIRST_PAGE + static_cast<unsigned>(token) / PAGE_TOKENS]",
+        "token / PAGE_TOKENS",
+    ),
     Fault("tokens of rows without a sequence", writing, PAGES, "if (token >= row[1]) return nullptr;"),
     Fault("tokens behind the others", rotating, PAGES, "static_cast<I>(row[0]) +", "static_cast<I>(row[1]) +"),
     Fault("rows of one sequence", rotating, PAGES, "offset(axes, at, own + 2)", "0"),
     Fault("the table of the first sequence", attending, ATTENTION, "::offset(batch, at, N - 1)", "0"),
     Fault("tokens before the step", appending, ATTENTION, "static_cast<I>(table[1])", "static_cast<I>(table[0])"),
-    Fault("pages that are none", attending, ATTENTION, "valid ? paged_offset", "true ? paged_offset"),
+    Fault("pages that are none", attending, ATTENTION, "valid ? page_offset", "true ? page_offset"),
     Fault(
         "values where keys are",
         attending_in_f32,
