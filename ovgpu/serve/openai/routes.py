@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Any, cast
 
@@ -58,16 +58,22 @@ class OpenAI:
         read_json: Callable[[Request], Awaitable[dict[str, Any]]],
     ) -> None:
         self._service, self._check_access, self._read_json = service, check_access, read_json
+        self.endpoints: Mapping[tuple[str, str], tuple[str, Handler]] = dict(self._endpoints())
 
     def routes(self) -> Iterable[Route]:
         """Return the routes."""
+        for (verb, path), (method, handler) in self.endpoints.items():
+            yield self._route(verb, path, method, handler)
+
+    def _endpoints(self) -> Iterator[tuple[tuple[str, str], tuple[str, Handler]]]:
+        """Yield (verb, path) of each endpoint, and its method and handler."""
         for prefix in PREFIXES:
-            yield self._route("POST", f"{prefix}/chat/completions", CHATS, self._texts(CHATS, parse_chat))
-            yield self._route("POST", f"{prefix}/completions", COMPLETIONS, self._texts(COMPLETIONS, parse_completion))
-            yield self._route("POST", f"{prefix}/embeddings", "Embeddings", self._retrieval("Embeddings", EMBEDDINGS))
-            yield self._route("POST", f"{prefix}/rerank", "Rerank", self._retrieval("Rerank", RERANK))
-            yield self._route("GET", f"{prefix}/models", "RepositoryIndex", self._models)
-        yield self._route("GET", "/v3/models/{model}", "ModelReady", self._model)
+            yield ("POST", f"{prefix}/chat/completions"), (CHATS, self._texts(CHATS, parse_chat))
+            yield ("POST", f"{prefix}/completions"), (COMPLETIONS, self._texts(COMPLETIONS, parse_completion))
+            yield ("POST", f"{prefix}/embeddings"), ("Embeddings", self._retrieval("Embeddings", EMBEDDINGS))
+            yield ("POST", f"{prefix}/rerank"), ("Rerank", self._retrieval("Rerank", RERANK))
+            yield ("GET", f"{prefix}/models"), ("RepositoryIndex", self._models)
+        yield ("GET", "/v3/models/{model}"), ("ModelReady", self._model)
 
     def model(self, name: str) -> dict[str, Any] | None:
         """Return the description of a model that takes texts, None for another one."""
@@ -81,23 +87,28 @@ class OpenAI:
             request = Request(scope, receive)
             peer = "" if request.client is None else f"{request.client.host}:{request.client.port}"
             with recorded(INTERFACE, method, peer, lambda: request.headers) as call:
-                response = await self._response(request, call, method, handler)
+                response = await self.response(request, call, method, handler)
                 if self._service.draining:
                     response.headers["connection"] = "close"  # the next request may be another server's
                 await response(scope, receive, send)
 
         return Route(path, cast(Any, _Asgi(endpoint)), methods=[verb])
 
-    async def _response(self, request: Request, call: Call, method: str, handler: Handler) -> Response:
-        """Return the response to a request, or to its error."""
+    async def response(self, request: Request, call: Call, method: str, handler: Handler) -> Response:
+        """Return the response to a request, or to its error. It must be called: the texts of a stream run already."""
         try:
             self._check_access(request, method)
             return await handler(request, call)
-        except ClientDisconnect:
+        except Exception as error:
+            return self.failure(call, error)
+
+    @staticmethod
+    def failure(call: Call, error: Exception) -> Response:
+        """Return the response to a call that failed."""
+        if isinstance(error, ClientDisconnect):
             call.status = Status.CANCELLED
             return Response(status_code=Status.CANCELLED.value)
-        except Exception as error:
-            failure = call.fail(error)
+        failure = call.fail(error)
         headers = {} if failure.retry_after is None else {"Retry-After": str(failure.retry_after)}
         if failure.status is Status.UNAUTHENTICATED:
             headers["WWW-Authenticate"] = "Bearer"
@@ -129,10 +140,10 @@ class OpenAI:
             call.version = version.number
             running = Running(version, wanted, method, call)
             try:
-                await _while_connected(request, running.start())
+                await while_connected(request, running.start())
                 if wanted.stream:
                     return EventStream(running)
-                return _json(await _while_connected(request, running.whole()))
+                return _json(await while_connected(request, running.whole()))
             except BaseException as error:
                 running.close(_status(error))
                 raise
@@ -152,7 +163,7 @@ class OpenAI:
             try:
                 with version.admitted():
                     work = _rows(cast("RetrievalEngine", version.engine), wanted)
-                    rows, tokens = await _while_connected(request, work)
+                    rows, tokens = await while_connected(request, work)
             except BaseException as error:
                 status = _status(error)
                 raise
@@ -320,7 +331,7 @@ async def _rows(engine: RetrievalEngine, wanted: RetrievalRequest) -> tuple[list
     return found, tokens
 
 
-async def _while_connected(request: Request, work: Awaitable[Any]) -> Any:
+async def while_connected(request: Request, work: Awaitable[Any]) -> Any:
     """Return the result of work that is cancelled if the client disconnects. The body was read before."""
     running, gone = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(request.receive))
     try:
