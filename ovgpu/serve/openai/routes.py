@@ -15,7 +15,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from ovgpu.serve.calls import Call, recorded
-from ovgpu.serve.errors import ServeError, Status, public
+from ovgpu.serve.errors import ServeError, Status, invalid, public
 from ovgpu.serve.models import Version
 from ovgpu.serve.openai.answers import Answer, Piece, embeddings, joined, reranking
 from ovgpu.serve.openai.errors import UnknownModelError, body_of, code_of
@@ -131,10 +131,7 @@ class OpenAI:
 
     def _texts(self, method: str, parse: Parse) -> Handler:
         async def handler(request: Request, call: Call) -> Response:
-            try:
-                wanted = parse(await self._read_json(request))
-            except RecursionError:
-                raise ServeError(Status.INVALID_ARGUMENT, "values of the body are nested too deeply") from None
+            wanted = parse(await self._document(request))
             call.model = wanted.model
             version = self._version(wanted.model, GENERATION)
             call.version = version.number
@@ -156,7 +153,7 @@ class OpenAI:
     def _retrieval(self, method: str, task: str) -> Handler:
         async def handler(request: Request, call: Call) -> Response:
             parse = parse_embeddings if task == EMBEDDINGS else parse_rerank
-            wanted = parse(await self._read_json(request))
+            wanted = parse(await self._document(request))
             call.model = wanted.model
             version = self._version(wanted.model, task)
             call.version, started, status = version.number, time.perf_counter(), Status.OK
@@ -173,6 +170,16 @@ class OpenAI:
             return Response(form(wanted, rows, tokens), media_type="application/json")
 
         return handler
+
+    async def _document(self, request: Request) -> dict[str, Any]:
+        """Return the object in a body. Raise ServeError for halves of surrogate pairs, which no tokenizer and no answer
+        can have, and for values that are nested too deeply."""
+        document = await self._read_json(request)
+        try:
+            orjson.dumps(document)
+        except TypeError as error:
+            raise invalid(f"the body has a value that is not supported: {error}") from None
+        return document
 
     def _version(self, name: str, task: str) -> Version:
         """Return the version of a model with a task. Raise ServeError if it is not there, or has another one."""
@@ -208,10 +215,7 @@ class Running:
 
     async def start(self) -> None:
         """Begin the texts, and wait for their first tokens. Raises: ServeError or Error if they cannot begin."""
-        try:
-            self._choices = await asyncio.to_thread(self._engine.choices, self.request)
-        except RecursionError:
-            raise ServeError(Status.INVALID_ARGUMENT, "values of the body are nested too deeply") from None
+        self._choices = await asyncio.to_thread(self._engine.choices, self.request)
         self._engine.start(self._choices, self._on_change)
         self._begun = True
         await self._wait()
