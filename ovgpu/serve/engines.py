@@ -44,8 +44,8 @@ State = Mapping[str, Tensor]
 class EngineOptions:
     """Options of engines; see ``ovgpu serve --help``.
 
-    The last four are for `ovgpu.serve.openai.opening`: a task of its `TASKS`, fields of a `ovgpu.genai.SchedulerConfig`
-    and of a pipeline's ``Config`` for it, and whether other processes answer calls, which pass no texts on.
+    The last three are for `ovgpu.serve.openai.opening`: a task of its `TASKS`, and fields of a
+    `ovgpu.genai.SchedulerConfig` and of a pipeline's ``Config`` for it.
     """
 
     device: str = "AUTO"
@@ -58,7 +58,6 @@ class EngineOptions:
     task: str = ""
     scheduler: Mapping[str, Any] = field(default_factory=dict)
     pipeline: Mapping[str, Any] = field(default_factory=dict)
-    front_ends: bool = False
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from ovgpu.serve.interfaces import Interfaces
 from ovgpu.serve.link import Link
 from ovgpu.serve.log_queue import dropped_lines, logging_to_queues
 from ovgpu.serve.log_settings import settings
+from ovgpu.serve.openai.forwarding import Forwarding, Senders
 from ovgpu.serve.protocol import InferenceRequest, InferenceResponse
 from ovgpu.serve.server import new_event_loop
 from ovgpu.serve.service import Service
@@ -46,6 +47,7 @@ class RemoteService:
     def __init__(self, link: Link) -> None:
         self._link = link
         self.models = self.memory = None  # which are only in the other process
+        self.senders = Senders()  # of texts
         self.draining = False
         self.stopping = asyncio.Event()
 
@@ -69,8 +71,15 @@ class RemoteHttpApp(HttpApp):
         return super()._route(verb, path, method, handler, guarded)
 
     def _text_routes(self) -> Iterable[Route]:
-        """Return no routes: a server with front ends has no models that generate texts."""
-        return ()
+        service = _remote(self._service)
+        forward = partial(service.call, "texts")
+        return Forwarding(service, self._check_access, self._read, forward, service.senders).routes()
+
+    async def _read(self, request: Request) -> bytes:
+        with self._body() as body:
+            await body.read(request)
+            self._check_values(body.data)
+            return bytes(body.data)
 
     async def _forward(self, route: tuple[str, str], request: Request, call: Call) -> Response:
         with self._body() as body:
@@ -123,6 +132,7 @@ class FrontEnd:
     def __init__(self, rest: socket.socket, sending: Arena, receiving: Arena) -> None:
         self._rest = rest
         functions: dict[str, Callable[..., Any]] = {
+            "send": self._send,
             "start": self.start,
             "reload": self.reload,
             "drain": self.drain,
@@ -163,6 +173,9 @@ class FrontEnd:
             RemoteHealthService(service),
         )
         self._interfaces = interfaces
+
+    async def _send(self, number: int, message: Any) -> None:
+        await self._service.senders.send(number, message)
 
     def reload(self) -> None:
         """Read the tokens and the certificate again."""

@@ -8,9 +8,10 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
@@ -30,6 +31,8 @@ from ovgpu.serve.http_app import Handler, HttpApp
 from ovgpu.serve.interfaces import MIB, Interfaces, bound, listening
 from ovgpu.serve.link import Link
 from ovgpu.serve.log_settings import settings
+from ovgpu.serve.openai.forwarding import answer
+from ovgpu.serve.openai.routes import OpenAI
 from ovgpu.serve.service import Service
 from ovgpu.serve.tokens import caller
 
@@ -166,8 +169,13 @@ class FrontEnds(Interfaces):
             for file in files:
                 os.close(file)
             raise
+
+        async def texts(number: int, *arguments: Any) -> Any:
+            return await answer(self._handlers.openai, partial(link.call, "send", number), *arguments)
+
         functions: dict[str, Callable[..., Awaitable[Any]]] = {
             "infer": self._service.infer,
+            "texts": texts,
             "rest": self._rest,
             "grpc": self._grpc_call,
             "health": self._health.status,
@@ -251,9 +259,15 @@ class FrontEnds(Interfaces):
 class _Handlers(HttpApp):
     """Handlers of REST by verb and path, for calls that front ends have received and record."""
 
+    openai: OpenAI
+
     def __init__(self, *arguments: Any) -> None:
         self.by_route: dict[tuple[str, str], Handler] = {}
         super().__init__(*arguments)
+
+    def _text_routes(self) -> Iterable[Route]:
+        self.openai = OpenAI(self._service, lambda request, method: None, self._document)
+        return ()
 
     def _route(self, verb: str, path: str, method: str, handler: Handler, guarded: bool = True) -> Route:
         self.by_route[verb, path] = handler

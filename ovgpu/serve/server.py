@@ -79,7 +79,7 @@ class Server:
         self._interfaces = (Interfaces if options.processes == 1 else FrontEnds)(options)
         _check_numbers(options)
         self._repository = Repository(options.path, options.name)
-        self._opener = opener or partial(_open_engine, replace(options.engine, front_ends=options.processes > 1))
+        self._opener = opener or partial(_open_engine, options.engine)
         self.held = self._interfaces.held
         self.port = self.grpc_port = 0  # until `run` has opened them
         self.service: Service | None = None  # while `run` does

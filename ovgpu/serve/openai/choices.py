@@ -32,9 +32,9 @@ class Choice:
         generation = self.generation
         if self.reason:
             return None
+        ended = not generation.is_running  # before the error and the tokens are read, of which there may be more then
         if generation.error is not None:
             raise generation.error
-        ended = not generation.is_running  # before the tokens are read, of which there may be more then
         (text,) = generation.texts
         logs = text.logs[self.tokens :]
         piece, self._before = Piece(self._before), ""

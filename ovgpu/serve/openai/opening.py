@@ -16,7 +16,7 @@ def open_served_engine(path: Path, options: EngineOptions, observer: Observer) -
     """Read and compile a model, and return the engine of its task.
 
     By default, a decoder with a tokenizer in its folder generates text, and others have inferences. Raises: Error for a
-    task that the model cannot do, and for texts on a server with front ends.
+    task that the model cannot do.
     """
     task = options.task
     if task not in ("", *TASKS):
@@ -26,8 +26,6 @@ def open_served_engine(path: Path, options: EngineOptions, observer: Observer) -
         task = GENERATION
     if task not in (GENERATION, EMBEDDINGS, RERANK):
         return engine_of(model, str(path), options, observer)
-    if options.front_ends:
-        raise Error(f'a model for {task} needs --processes 1; with `task = "tensors"`, inferences are possible')
     # These import ovgpu.genai, which few servers need.
     if task == GENERATION:
         from ovgpu.serve.openai.text_engine import TextEngine

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Any, cast
 
@@ -15,7 +15,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from ovgpu.serve.calls import Call, recorded
-from ovgpu.serve.errors import ServeError, Status, public
+from ovgpu.serve.errors import ServeError, Status, invalid, public
 from ovgpu.serve.models import Version
 from ovgpu.serve.openai.answers import Answer, Piece, embeddings, joined, reranking
 from ovgpu.serve.openai.errors import UnknownModelError, body_of, code_of
@@ -58,16 +58,22 @@ class OpenAI:
         read_json: Callable[[Request], Awaitable[dict[str, Any]]],
     ) -> None:
         self._service, self._check_access, self._read_json = service, check_access, read_json
+        self.endpoints: Mapping[tuple[str, str], tuple[str, Handler]] = dict(self._endpoints())
 
     def routes(self) -> Iterable[Route]:
         """Return the routes."""
+        for (verb, path), (method, handler) in self.endpoints.items():
+            yield self._route(verb, path, method, handler)
+
+    def _endpoints(self) -> Iterator[tuple[tuple[str, str], tuple[str, Handler]]]:
+        """Yield (verb, path) of each endpoint, and its method and handler."""
         for prefix in PREFIXES:
-            yield self._route("POST", f"{prefix}/chat/completions", CHATS, self._texts(CHATS, parse_chat))
-            yield self._route("POST", f"{prefix}/completions", COMPLETIONS, self._texts(COMPLETIONS, parse_completion))
-            yield self._route("POST", f"{prefix}/embeddings", "Embeddings", self._retrieval("Embeddings", EMBEDDINGS))
-            yield self._route("POST", f"{prefix}/rerank", "Rerank", self._retrieval("Rerank", RERANK))
-            yield self._route("GET", f"{prefix}/models", "RepositoryIndex", self._models)
-        yield self._route("GET", "/v3/models/{model}", "ModelReady", self._model)
+            yield ("POST", f"{prefix}/chat/completions"), (CHATS, self._texts(CHATS, parse_chat))
+            yield ("POST", f"{prefix}/completions"), (COMPLETIONS, self._texts(COMPLETIONS, parse_completion))
+            yield ("POST", f"{prefix}/embeddings"), ("Embeddings", self._retrieval("Embeddings", EMBEDDINGS))
+            yield ("POST", f"{prefix}/rerank"), ("Rerank", self._retrieval("Rerank", RERANK))
+            yield ("GET", f"{prefix}/models"), ("RepositoryIndex", self._models)
+        yield ("GET", "/v3/models/{model}"), ("ModelReady", self._model)
 
     def model(self, name: str) -> dict[str, Any] | None:
         """Return the description of a model that takes texts, None for another one."""
@@ -81,23 +87,28 @@ class OpenAI:
             request = Request(scope, receive)
             peer = "" if request.client is None else f"{request.client.host}:{request.client.port}"
             with recorded(INTERFACE, method, peer, lambda: request.headers) as call:
-                response = await self._response(request, call, method, handler)
+                response = await self.response(request, call, method, handler)
                 if self._service.draining:
                     response.headers["connection"] = "close"  # the next request may be another server's
                 await response(scope, receive, send)
 
         return Route(path, cast(Any, _Asgi(endpoint)), methods=[verb])
 
-    async def _response(self, request: Request, call: Call, method: str, handler: Handler) -> Response:
-        """Return the response to a request, or to its error."""
+    async def response(self, request: Request, call: Call, method: str, handler: Handler) -> Response:
+        """Return the response to a request, or to its error. It must be called: the texts of a stream run already."""
         try:
             self._check_access(request, method)
             return await handler(request, call)
-        except ClientDisconnect:
+        except Exception as error:
+            return self.failure(call, error)
+
+    @staticmethod
+    def failure(call: Call, error: Exception) -> Response:
+        """Return the response to a call that failed."""
+        if isinstance(error, ClientDisconnect):
             call.status = Status.CANCELLED
             return Response(status_code=Status.CANCELLED.value)
-        except Exception as error:
-            failure = call.fail(error)
+        failure = call.fail(error)
         headers = {} if failure.retry_after is None else {"Retry-After": str(failure.retry_after)}
         if failure.status is Status.UNAUTHENTICATED:
             headers["WWW-Authenticate"] = "Bearer"
@@ -120,19 +131,16 @@ class OpenAI:
 
     def _texts(self, method: str, parse: Parse) -> Handler:
         async def handler(request: Request, call: Call) -> Response:
-            try:
-                wanted = parse(await self._read_json(request))
-            except RecursionError:
-                raise ServeError(Status.INVALID_ARGUMENT, "values of the body are nested too deeply") from None
+            wanted = parse(await self._document(request))
             call.model = wanted.model
             version = self._version(wanted.model, GENERATION)
             call.version = version.number
             running = Running(version, wanted, method, call)
             try:
-                await _while_connected(request, running.start())
+                await while_connected(request, running.start())
                 if wanted.stream:
                     return EventStream(running)
-                return _json(await _while_connected(request, running.whole()))
+                return _json(await while_connected(request, running.whole()))
             except BaseException as error:
                 running.close(_status(error))
                 raise
@@ -145,14 +153,14 @@ class OpenAI:
     def _retrieval(self, method: str, task: str) -> Handler:
         async def handler(request: Request, call: Call) -> Response:
             parse = parse_embeddings if task == EMBEDDINGS else parse_rerank
-            wanted = parse(await self._read_json(request))
+            wanted = parse(await self._document(request))
             call.model = wanted.model
             version = self._version(wanted.model, task)
             call.version, started, status = version.number, time.perf_counter(), Status.OK
             try:
                 with version.admitted():
                     work = _rows(cast("RetrievalEngine", version.engine), wanted)
-                    rows, tokens = await _while_connected(request, work)
+                    rows, tokens = await while_connected(request, work)
             except BaseException as error:
                 status = _status(error)
                 raise
@@ -162,6 +170,16 @@ class OpenAI:
             return Response(form(wanted, rows, tokens), media_type="application/json")
 
         return handler
+
+    async def _document(self, request: Request) -> dict[str, Any]:
+        """Return the object in a body. Raise ServeError for halves of surrogate pairs, which no tokenizer and no answer
+        can have, and for values that are nested too deeply."""
+        document = await self._read_json(request)
+        try:
+            orjson.dumps(document)
+        except TypeError as error:
+            raise invalid(f"the body has a value that is not supported: {error}") from None
+        return document
 
     def _version(self, name: str, task: str) -> Version:
         """Return the version of a model with a task. Raise ServeError if it is not there, or has another one."""
@@ -197,10 +215,7 @@ class Running:
 
     async def start(self) -> None:
         """Begin the texts, and wait for their first tokens. Raises: ServeError or Error if they cannot begin."""
-        try:
-            self._choices = await asyncio.to_thread(self._engine.choices, self.request)
-        except RecursionError:
-            raise ServeError(Status.INVALID_ARGUMENT, "values of the body are nested too deeply") from None
+        self._choices = await asyncio.to_thread(self._engine.choices, self.request)
         self._engine.start(self._choices, self._on_change)
         self._begun = True
         await self._wait()
@@ -320,7 +335,7 @@ async def _rows(engine: RetrievalEngine, wanted: RetrievalRequest) -> tuple[list
     return found, tokens
 
 
-async def _while_connected(request: Request, work: Awaitable[Any]) -> Any:
+async def while_connected(request: Request, work: Awaitable[Any]) -> Any:
     """Return the result of work that is cancelled if the client disconnects. The body was read before."""
     running, gone = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(request.receive))
     try:

@@ -72,12 +72,12 @@ class TextEngine(Engine):
         self.context = _context(folder)
         limits = _scheduler(options).limits(self._decoder)
         self._engine, self._observer = GenerationEngine(self._decoder, limits), observer
-        self._thread = EngineThread(self._engine, limits.texts + MAX_WAITING, self._observe)
         self._compiled = self._decoder.chooser(penalties=False).compiled
         self._bytes: dict[int, bytes] | None = None
         self.measured = TextMeasurements()
         self.max_batch_size = limits.texts
         self.description = f"texts: up to {limits.texts} side by side on {devices_of(self._compiled)}"
+        self._thread = EngineThread(self._engine, limits.texts + MAX_WAITING, self._observe)
 
     # ---- texts
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -15,15 +16,15 @@ def table() -> str:
     """Return the table."""
     groups = {"both": BOTH, "chat/completions": CHAT, "completions": COMPLETIONS}
     rows = [
-        f"| `{name}` | {endpoint} | as OpenAI's or vLLM's{'; ' * bool(text)}{text} |"
+        f"| `{name}` | {endpoint} | same{'; ' * bool(text)}{text} |"
         for endpoint, fields in groups.items()
         for name, text in fields.items()
     ]
     rows.append(f"| {', '.join(f'`{name}`' for name in IGNORED)}, and unknown fields | both | ignored |")
     for name, neutral in REFUSED.items():
-        kept = f", but for `{neutral[0]}`" if neutral else ""
-        rows.append(f"| `{name}` | both | an error (400){kept} |")
-    return "\n".join(["| Field | Endpoint | |", "| --- | --- | --- |", *rows])
+        kept = f", but for `{json.dumps(neutral[0])}`" if neutral else ""
+        rows.append(f"| `{name}` | both | error (400){kept} |")
+    return "\n".join(["| Field | Endpoint | Handling |", "| --- | --- | --- |", *rows])
 
 
 def is_current() -> bool:

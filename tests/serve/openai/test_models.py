@@ -11,9 +11,6 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-import ovgpu
-from ovgpu.serve.engines import EngineOptions
-from ovgpu.serve.server import Server, ServerOptions
 from tests.genai.generation_cases import make_folder
 from tests.harness.servers.serving import Serving, serving, write
 from tests.serve.openai.client import CHATS, COMPLETIONS, EXACT, answer, call, chat, completion, texts
@@ -95,16 +92,6 @@ def test_settings(repository: Path) -> None:
             assert call(server, CHATS, chat())[0] == 200  # the version that is served stays
             status, found = call(server, "/v2/repository/models/llama/load", {})
             assert status == 400 and reason in found["error"], found
-        file.write_text('task = "tensors"')
-        call(server, "/v1/config/reload", {})
-        assert call(server, "/v1/models")[1]["data"] == []
-        assert {port["name"] for port in call(server, "/v2/models/llama")[1]["inputs"]} >= {"input_ids"}
-
-
-def test_front_ends_pass_no_texts_on(folder: Path) -> None:
-    server = Server(ServerOptions(folder, engine=EngineOptions("CPU"), port=0, grpc_port=0, processes=2))
-    with pytest.raises(ovgpu.Error, match="--processes 1"):
-        server._opener(folder / "llama" / "1" / "openvino_model.xml", lambda run: None)
 
 
 def test_a_model_without_a_tokenizer_that_works(repository: Path) -> None:

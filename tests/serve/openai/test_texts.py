@@ -43,22 +43,21 @@ def test_chat(path: str, server: Serving, pipeline: Any) -> None:
         assert streamed(server, path, chat(messages=messages)) == ([expected], ["length"])
 
 
-@pytest.mark.parametrize("path", [COMPLETIONS, "/v3/completions"])
-def test_completion(path: str, server: Serving, pipeline: Any) -> None:
+def test_completion(server: Serving, pipeline: Any) -> None:
     expected = [wanted(pipeline, prompt) for prompt in PROMPTS]
     tokens = [pipeline.get_tokenizer().encode(prompt).input_ids.data[0].tolist() for prompt in PROMPTS]
     for prompt in (PROMPTS, tokens, [PROMPTS[0], *tokens[1:]]):
-        assert texts(server, path, completion(prompt)) == expected
+        assert texts(server, COMPLETIONS, completion(prompt)) == expected
     for prompt in (PROMPTS[0], tokens[0]):
-        status, found = call(server, path, completion(prompt))
+        status, found = call(server, COMPLETIONS, completion(prompt))
         assert status == 200 and found["object"] == "text_completion"
         count = len(tokens[0])
         assert found["usage"] == {"prompt_tokens": count, "completion_tokens": 6, "total_tokens": count + 6}
-    assert streamed(server, path, completion(PROMPTS)) == (expected, ["length"] * 3)
-    assert texts(server, path, completion(PROMPTS[:2], echo=True, n=2)) == [
+    assert streamed(server, "/v3/completions", completion(PROMPTS)) == (expected, ["length"] * 3)
+    assert texts(server, COMPLETIONS, completion(PROMPTS[:2], echo=True, n=2)) == [
         prompt + text for prompt, text in zip(PROMPTS[:2], expected) for _ in range(2)
     ]
-    assert len(call(server, path, completion("a", max_tokens=None))[1]["choices"][0]["text"]) > 0
+    assert len(call(server, COMPLETIONS, completion("a", max_tokens=None))[1]["choices"][0]["text"]) > 0
 
 
 def test_penalties_bias_and_ends(server: Serving, pipeline: Any) -> None:

@@ -1,0 +1,123 @@
+"""Calls of OpenAI's protocol that a front end passes on to the process of the models, which writes their answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from itertools import count
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
+
+from ovgpu.serve.calls import Call
+from ovgpu.serve.errors import Status
+from ovgpu.serve.openai.routes import INTERFACE, Handler, OpenAI, while_connected
+
+Endpoint = tuple[str, str]
+"""Verb and path of a route."""
+
+Forward = Callable[..., Awaitable[tuple[str, str, str, str]]]
+"""Function that calls `answer` in the other process, with the number of a sender before the arguments."""
+
+
+class Senders:
+    """Functions that send an answer to a client, by numbers, for the process of the models.
+
+    That process waits until a message was sent before it makes the next one: a client that reads slowly holds no
+    memory.
+    """
+
+    def __init__(self) -> None:
+        self._numbers, self._sends = count(), dict[int, Send]()
+
+    def add(self, send: Send) -> int:
+        """Return a number for the function of a call."""
+        number = next(self._numbers)
+        self._sends[number] = send
+        return number
+
+    def remove(self, number: int) -> None:
+        """Forget the function of a call."""
+        del self._sends[number]
+
+    async def send(self, number: int, message: Message) -> None:
+        """Send a message of ASGI, unless the client has disconnected."""
+        send = self._sends.get(number)
+        if send is not None:
+            await send(message)
+
+
+class Forwarding(OpenAI):
+    """Handlers of a front end, which pass all calls on. ``read_body`` returns the bytes of a body."""
+
+    def __init__(
+        self,
+        service: Any,
+        check_access: Callable[[Request, str], None],
+        read_body: Callable[[Request], Awaitable[Any]],
+        forward: Forward,
+        senders: Senders,
+    ) -> None:
+        super().__init__(service, check_access, read_body)
+        self.forward, self.senders = forward, senders
+        self.endpoints = {key: (method, self._passing(key)) for key, (method, _) in self.endpoints.items()}
+
+    def _passing(self, endpoint: Endpoint) -> Handler:
+        async def handler(request: Request, call: Call) -> Response:
+            body = await self._read_json(request) if request.method == "POST" else b""
+            return _Forwarded(self, endpoint, request, body, call)
+
+        return handler
+
+
+class _Forwarded(Response):
+    """Response that another process writes. If the client disconnects, it is cancelled there."""
+
+    def __init__(self, openai: Forwarding, endpoint: Endpoint, request: Request, body: Any, call: Call) -> None:
+        super().__init__()
+        self._openai, self._endpoint, self._request, self._body, self._call = openai, endpoint, request, body, call
+        self._begun = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        call, openai = self._call, self._openai
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                self._begun = True
+                own = [header for header in self.raw_headers if header[0] == b"connection"]  # of a server that drains
+                message = {**message, "headers": [*message["headers"], *own]}
+            await send(message)
+
+        number = openai.senders.add(sending)
+        try:
+            work = openai.forward(number, self._endpoint, self._request.path_params, self._body)
+            call.model, call.version, status, call.error = await while_connected(self._request, work)
+            call.status = Status[status]
+        except Exception as error:
+            failure = openai.failure(call, error)
+            if not self._begun:  # else the connection is closed before the end of the answer
+                await failure(scope, receive, send)
+        finally:
+            openai.senders.remove(number)
+
+
+async def answer(
+    openai: OpenAI, send: Send, endpoint: Endpoint, parameters: dict[str, str], body: bytes
+) -> tuple[str, str, str, str]:
+    """Answer a call by messages of ASGI. Return what the access log has of it: model, version, status and error."""
+    method, handler = openai.endpoints[endpoint]
+    call, messages = Call(INTERFACE, method, ""), iter([{"type": "http.request", "body": body}])
+
+    async def receive() -> Message:
+        for message in messages:
+            return message
+        await asyncio.Event().wait()  # the front end cancels the call if its client disconnects
+        raise NotImplementedError
+
+    verb, path = endpoint
+    scope = {"type": "http", "method": verb, "path": path, "headers": [], "path_params": parameters}
+    response = await openai.response(Request(scope, receive), call, method, handler)
+    await response(scope, receive, send)
+    return call.model, call.version, call.status.name, call.error
