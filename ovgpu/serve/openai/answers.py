@@ -115,7 +115,8 @@ class Answer:
         logprobs = None
         if self._request.logprobs:
             logprobs = self._chat_logs(piece) if self._chat else self._completion_logs(choice, piece)
-        return {"index": choice.index, **fields, "logprobs": logprobs, "finish_reason": piece.reason}
+        reason = self._request.end if piece.reason == "stop" else piece.reason
+        return {"index": choice.index, **fields, "logprobs": logprobs, "finish_reason": reason}
 
     def _chat_logs(self, piece: Piece) -> dict[str, Any]:
         entries: list[dict[str, Any]] = []

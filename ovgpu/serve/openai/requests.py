@@ -39,7 +39,8 @@ class TextRequest:
 
     ``settings`` has those fields of `GenerationConfig` that the request sets. ``temperature`` is None for that of the
     model, ``max_tokens`` None for the model's limit, ``seed`` None for random ones. Texts follow ``schema``, a JSON
-    schema, if there is one. With ``function``, they are the arguments of a call of this function.
+    schema, if there is one. With ``function``, they are the arguments of a call of this function, and ``end`` is the
+    reason for the end of a whole one.
     """
 
     model: str
@@ -59,6 +60,7 @@ class TextRequest:
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     schema: str | None = None
     function: str | None = None
+    end: str = "stop"
 
 
 def parse_chat(document: dict[str, Any]) -> TextRequest:
@@ -79,6 +81,7 @@ def parse_chat(document: dict[str, Any]) -> TextRequest:
         if common["schema"] is not None:
             raise FieldError("tool_choice", "'tool_choice' that forces a call excludes 'response_format'")
         common["schema"], common["function"] = json.dumps(choice.get("parameters", {"type": "object"})), choice["name"]
+        common["end"] = "tool_calls" if fields.get("tool_choice") == "required" else "stop"
     given = [] if fields.get("tool_choice") == "none" else tools
     return TextRequest(chat=Chat(messages, given, variables), logprobs=fields.flag("logprobs"), **common)
 

@@ -149,6 +149,7 @@ def test_forms(server: Serving) -> None:
         forced = {**body, "response_format": None, "tools": [tool], "tool_choice": choice}
         _, found = call(server, CHATS, forced)
         (made,) = found["choices"][0]["message"]["tool_calls"]
+        assert found["choices"][0]["finish_reason"] == ("tool_calls" if choice == "required" else "stop")
         assert made["function"]["name"] == "f" and isinstance(json.loads(made["function"]["arguments"]), bool)
         with Stream(server, CHATS, forced) as stream:
             deltas = [event["choices"][0]["delta"].get("tool_calls") for event in stream]
