@@ -6,8 +6,8 @@ Run it in an environment with openvino_genai, in the folder of the project:
 
 A FOLDER has a model and the tokenizer of the tests; `tests.genai.catalogue` makes such. Models run alone, with prompt
 lookup, and with a draft model, which is that of FOLDER_int4, if it exists, or else the model itself. OpenVINO is the
-judge, token by token, of models that openvino_genai refuses, and with --token-by-token of all models: openvino_genai
-ignores the positions that some models compute, and the windows of GPT-Neo.
+judge, token by token, of models that openvino_genai refuses, and with --token-by-token of all models: the README names
+some of which openvino_genai's default backend has other texts.
 
 Prints each outcome that differs, and at last the number of those that agree. The exit code is 1 if one differs.
 """
