@@ -116,8 +116,8 @@ __global__ void __launch_bounds__(256)
       const I column = c * TILE + threadIdx.x % TILE;
       for (int key = threadIdx.x / TILE; key < TILE; key += 256 / TILE) {
         const bool inside = begin + key < keys && column < width;
-        const auto at = key_rows.offset(begin + key, inside, stride.v, stride.value_page);
-        stage[key * PITCH + threadIdx.x % TILE] = inside ? float(v[at + column]) : 0.f;
+        const auto at = [&] { return key_rows.offset(begin + key, true, stride.v, stride.value_page) + column; };
+        stage[key * PITCH + threadIdx.x % TILE] = inside ? float(v[at()]) : 0.f;
       }
       __syncthreads();
       multiply<TILE>(weight + ty * 4, stage + tx * 4, sum[c]);
