@@ -17,6 +17,7 @@ import ovgpu.genai as ov_genai
 from ovgpu.backends.cpu import CpuBackend
 from ovgpu.genai import generation
 from ovgpu.genai.assisted import DraftModel
+from ovgpu.genai.assisted_metrics import AssistedRecord
 from ovgpu.genai.decoder import Decoder
 from ovgpu.genai.metrics import RawPerfMetrics
 from ovgpu.genai.stops import Stops
@@ -179,7 +180,7 @@ def test_mamba_takes_one_token_at_a_time(pipelines: Pipelines) -> None:
         with pytest.raises(ovgpu.Error, match="models that take several tokens at a time; Mamba and Zamba2 take one"):
             pipelines("mamba", "CPU", assistant)
     with pytest.raises(ovgpu.Error, match="models that take several tokens"):
-        DraftModel(pipelines("mamba")._decoder, 0.0)
+        DraftModel(pipelines("mamba")._decoder, 0.0, AssistedRecord())
 
 
 @pytest.mark.parametrize("one_by_one", [False, True])
