@@ -165,9 +165,9 @@ class Generation:
         self._streamer, self.logit_bias = streamer, logit_bias
         self.set_texts([Text(prompt, limit) for _ in range(count)])
         self.status = StreamingStatus.RUNNING
-        """What the streamer answered last. Any thread may set another status, which ends the texts at the next step."""
+        """The last answer of the streamer. Another one, which any thread may set, ends the texts at the next step."""
         self.error: Exception | None = None
-        """Why the generation failed."""
+        """The error that ended the generation, if one did."""
 
     @property
     def is_running(self) -> bool:

@@ -18,6 +18,7 @@ from starlette.routing import Route
 
 from ovgpu.serve.arena import Arena
 from ovgpu.serve.calls import Call, answered
+from ovgpu.serve.disconnects import while_connected
 from ovgpu.serve.grpc_health import HealthService
 from ovgpu.serve.grpc_messages import METHODS, messages
 from ovgpu.serve.grpc_service import GrpcService
@@ -90,7 +91,7 @@ class RemoteHttpApp(HttpApp):
                 self._check_values(body.data)
             calling = _remote(self._service).call("rest", route, call.method, request.path_params, bytes(body.data))
             if predicts:  # an inference is cancelled if the client disconnects
-                calling = self._while_connected(request, calling)
+                calling = while_connected(request, calling)
             code, headers, content, (call.version, call.id, call.sequence) = await calling
         return Response(content, code, headers)
 

@@ -17,6 +17,7 @@ from starlette.routing import Route
 from ovgpu.serve import descriptions, predict, rest
 from ovgpu.serve.access import AllowedHosts
 from ovgpu.serve.calls import Call, recorded
+from ovgpu.serve.disconnects import while_connected
 from ovgpu.serve.errors import ServeError, Status
 from ovgpu.serve.held_bytes import HeldBytes
 from ovgpu.serve.http_extensions import extension_routes
@@ -177,22 +178,9 @@ class HttpApp:
     async def _run(self, request: Request, inference: InferenceRequest, call: Call) -> InferenceResponse:
         """Run an inference. Cancel it if the client disconnects."""
         call.id = inference.id
-        response = await self._while_connected(request, self._service.infer(inference, INTERFACE, call.method))
+        response = await while_connected(request, self._service.infer(inference, INTERFACE, call.method))
         call.version, call.sequence = response.version, response.parameters.get("sequence_id", "")
         return response
-
-    @staticmethod
-    async def _while_connected(request: Request, work: Awaitable[T]) -> T:
-        """Return the result of work that is cancelled if the client disconnects. The body was read before."""
-        running, gone = asyncio.ensure_future(work), asyncio.ensure_future(request.receive())
-        try:
-            await asyncio.wait((running, gone), return_when=asyncio.FIRST_COMPLETED)
-            if not running.done():
-                raise ClientDisconnect
-            return running.result()
-        finally:
-            for task in (running, gone):
-                task.cancel()
 
     @contextmanager
     def _body(self, is_json: bool = True) -> Iterator[_Body]:

@@ -15,9 +15,9 @@ import ovgpu.genai as ov_genai
 from ovgpu.genai.adapted_decoders import MOST_SETS
 from ovgpu.genai.safetensors import read_safetensors
 from tests.genai import adapter_cases
+from tests.genai.close import assert_close
 from tests.genai.generation_cases import PROMPT, make_folder
 from tests.genai.record_wheel import PATH
-from tests.genai.test_llm_pipeline import assert_close
 
 pytest.importorskip("tokenizers")
 EXACT = {"INFERENCE_PRECISION_HINT": "f32"}

@@ -23,10 +23,10 @@ from ovgpu.genai.stops import Stops
 from ovgpu.genai.texts import Generation
 from ovgpu.ops.fused.kv_cache import PAGE_TOKENS
 from tests.genai import continuous_cases as cases
+from tests.genai.close import assert_close
 from tests.genai.continuous_cases import PLAIN, PROMPT
 from tests.genai.generation_cases import make_folder
 from tests.genai.record_wheel import CONTINUOUS
-from tests.genai.test_llm_pipeline import assert_close
 
 pytest.importorskip("tokenizers")
 

@@ -19,6 +19,7 @@ from ovgpu.batching import SequenceBatcher
 from ovgpu.batching.gathering import Work
 from ovgpu.genai.decoder import Decoder
 from ovgpu.genai.enums import GenerationFinishReason, StreamingStatus
+from tests.genai.close import assert_close
 from tests.genai.generation_cases import CASES, DRAWS, MODELS, PLAIN, PROMPT, make_folder, name_of, outcomes
 from tests.genai.record_wheel import PATH
 from tests.harness.ir import Net
@@ -38,18 +39,6 @@ def pipelines(tmp_path_factory: pytest.TempPathFactory) -> Pipelines:
         return ov_genai.LLMPipeline(make_folder(model, tmp_path_factory.mktemp(model)), device, **EXACT)
 
     return make
-
-
-def assert_close(found: Any, expected: Any) -> None:
-    """Compare nested lists; numbers within the rounding of f32 sums."""
-    if isinstance(expected, list):
-        assert isinstance(found, list) and len(found) == len(expected), f"{found} is not {expected}"
-        for pair in zip(found, expected):
-            assert_close(*pair)
-    elif isinstance(expected, float):
-        assert found == pytest.approx(expected, abs=2e-3)
-    else:
-        assert found == expected
 
 
 # ---- comparison with openvino_genai

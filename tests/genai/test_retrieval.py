@@ -7,7 +7,7 @@ import json
 import shutil
 import threading
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from ovgpu.genai.text_model import read_model
 from ovgpu.genai.text_rerank_pipeline import _add_scores
 from ovgpu.ops.base.op import Op
 from tests.emulator import state
-from tests.genai import retrieval_cases
+from tests.genai import close, retrieval_cases
 from tests.genai.make_tokenizer import PAIR_FOLDER
 from tests.genai.record_wheel import RETRIEVAL
 from tests.genai.retrieval_cases import DOCUMENTS, EMBEDDINGS, RERANKINGS, TEXTS, configurations, make_folder
@@ -56,16 +56,7 @@ def make(folders: Folders) -> Make:
     return made
 
 
-def assert_close(found: Any, expected: Any) -> None:
-    """Compare nested lists, and numbers within 1e-5."""
-    if isinstance(expected, (list, tuple)):
-        assert isinstance(found, (list, tuple)) and len(found) == len(expected), f"{found} is not {expected}"
-        for pair in zip(found, expected):
-            assert_close(*pair)
-    elif isinstance(expected, float):
-        assert isinstance(found, float) and found == pytest.approx(expected, abs=1e-5)
-    else:
-        assert found == expected
+assert_close = partial(close.assert_close, tolerance=1e-5)
 
 
 # ---- comparison with openvino_genai

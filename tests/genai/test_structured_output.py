@@ -17,10 +17,10 @@ from ovgpu.genai.grammar import CompiledGrammar, Compiler
 from ovgpu.genai.json_schema import closed
 from ovgpu.genai.lark import as_lark, from_json
 from tests.genai import schemas
+from tests.genai.close import assert_close
 from tests.genai.generation_cases import GRAMMARS, PROMPT, make_folder, outcomes
 from tests.genai.make_tokenizer import FOLDER, VOCABULARY
 from tests.genai.record_wheel import PATH
-from tests.genai.test_llm_pipeline import assert_close
 
 pytest.importorskip("tokenizers")
 

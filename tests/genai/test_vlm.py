@@ -20,6 +20,7 @@ from ovgpu.genai.enums import StreamingStatus
 from ovgpu.genai.places import Requests
 from tests.emulator import state
 from tests.genai import vlm_cases as cases
+from tests.genai.close import assert_close
 from tests.genai.record_wheel import VLM
 from tests.genai.vlm_model import FAMILIES, TAGS, make_folder
 
@@ -45,18 +46,6 @@ def pipelines(folders: dict[str, Path]) -> Pipelines:
         return VLMPipeline(folders[family], device, **EXACT, **properties)
 
     return make
-
-
-def assert_close(found: Any, expected: Any) -> None:
-    """Compare nested lists; numbers within the rounding of f32 sums."""
-    if isinstance(expected, list):
-        assert isinstance(found, list) and len(found) == len(expected), f"{found} is not {expected}"
-        for pair in zip(found, expected):
-            assert_close(*pair)
-    elif isinstance(expected, float):
-        assert found == pytest.approx(expected, abs=2e-3)
-    else:
-        assert found == expected
 
 
 def image(*given: int) -> ovgpu.Tensor:

@@ -6,7 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from time import sleep
 from typing import Any
@@ -20,6 +20,7 @@ from ovgpu.genai import WhisperPipeline
 from ovgpu.genai.enums import StreamingStatus
 from ovgpu.genai.places import Requests
 from tests.emulator import state
+from tests.genai import close
 from tests.genai import whisper_cases as cases
 from tests.genai.record_wheel import WHISPER
 from tests.genai.whisper_model import EN, FORCED, make_folder, sound
@@ -44,16 +45,7 @@ def pipelines(tmp_path_factory: pytest.TempPathFactory) -> Pipelines:
     return make
 
 
-def assert_equal(found: Any, expected: Any) -> None:
-    """Compare nested lists; times within the rounding of f32."""
-    if isinstance(expected, list):
-        assert isinstance(found, list) and len(found) == len(expected), f"{found} is not {expected}"
-        for pair in zip(found, expected):
-            assert_equal(*pair)
-    elif isinstance(expected, float):
-        assert found == pytest.approx(expected, abs=1e-6)
-    else:
-        assert found == expected
+assert_equal = partial(close.assert_close, tolerance=1e-6)  # times, rounded to f32
 
 
 # ---- comparison with openvino_genai

@@ -12,8 +12,9 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from ovgpu.serve.calls import Call
+from ovgpu.serve.disconnects import while_connected
 from ovgpu.serve.errors import Status
-from ovgpu.serve.openai.routes import INTERFACE, Handler, OpenAI, while_connected
+from ovgpu.serve.openai.routes import INTERFACE, Handler, OpenAI
 
 Endpoint = tuple[str, str]
 """Verb and path of a route."""
@@ -113,8 +114,8 @@ async def answer(
     async def receive() -> Message:
         for message in messages:
             return message
-        await asyncio.Event().wait()  # the front end cancels the call if its client disconnects
-        raise NotImplementedError
+        never: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        return await never  # the front end cancels the call if its client disconnects
 
     verb, path = endpoint
     scope = {"type": "http", "method": verb, "path": path, "headers": [], "path_params": parameters}

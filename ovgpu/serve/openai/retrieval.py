@@ -13,7 +13,7 @@ import numpy as np
 from ovgpu.batching.gathering import BatchRun, Observer
 from ovgpu.errors import Error
 from ovgpu.genai import TextEmbeddingPipeline, TextRerankPipeline
-from ovgpu.serve.engines import Engine, EngineOptions, Inputs
+from ovgpu.serve.engines import Engine, EngineOptions
 from ovgpu.serve.openai.files import EMBEDDINGS
 
 Rows = tuple[list[Any], int]
@@ -65,9 +65,6 @@ class RetrievalEngine(Engine):
     @property
     def waiting(self) -> int:
         return max(self._submitted - 1, 0)
-
-    def submit(self, inputs: Inputs) -> Future[Any]:
-        raise NotImplementedError
 
     def memory(self) -> dict[str, int]:
         return {}

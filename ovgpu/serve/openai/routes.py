@@ -15,6 +15,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from ovgpu.serve.calls import Call, recorded
+from ovgpu.serve.disconnects import disconnected, while_connected
 from ovgpu.serve.errors import ServeError, Status, invalid, public
 from ovgpu.serve.models import Version
 from ovgpu.serve.openai.answers import Answer, Piece, embeddings, joined, reranking
@@ -283,7 +284,7 @@ class EventStream(Response):
         self._running = running
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        writing, gone = asyncio.ensure_future(self._write(send)), asyncio.ensure_future(_disconnected(receive))
+        writing, gone = asyncio.ensure_future(self._write(send)), asyncio.ensure_future(disconnected(receive))
         call = self._running.call
         try:
             await asyncio.wait((writing, gone), return_when=asyncio.FIRST_COMPLETED)
@@ -333,24 +334,6 @@ async def _rows(engine: RetrievalEngine, wanted: RetrievalRequest) -> tuple[list
         rows, count = await asyncio.wrap_future(engine.rows(wanted.texts[begin : begin + most], wanted.query))
         found, tokens = found + rows, tokens + count
     return found, tokens
-
-
-async def while_connected(request: Request, work: Awaitable[Any]) -> Any:
-    """Return the result of work that is cancelled if the client disconnects. The body was read before."""
-    running, gone = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(request.receive))
-    try:
-        await asyncio.wait((running, gone), return_when=asyncio.FIRST_COMPLETED)
-        if not running.done():
-            raise ClientDisconnect
-        return running.result()
-    finally:
-        for task in (running, gone):
-            task.cancel()
-
-
-async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 def _status(error: BaseException) -> Status:

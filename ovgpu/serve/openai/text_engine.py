@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ from ovgpu.genai.stops import Stops
 from ovgpu.genai.structured_output import StructuredOutputConfig
 from ovgpu.genai.texts import Generation
 from ovgpu.genai.tokenizer import Tokenizer
-from ovgpu.serve.engines import Engine, EngineOptions, Inputs, devices_of, memory_of
+from ovgpu.serve.engines import Engine, EngineOptions, devices_of, memory_of
 from ovgpu.serve.errors import invalid
 from ovgpu.serve.openai.choices import Choice
 from ovgpu.serve.openai.errors import FieldError
@@ -200,9 +199,6 @@ class TextEngine(Engine):
         return f", {self.measured.rate(seconds):,.1f} tokens per second"
 
     # ---- Engine
-
-    def submit(self, inputs: Inputs) -> Future[Any]:
-        raise NotImplementedError
 
     def memory(self) -> dict[str, int]:
         return memory_of(self._compiled)
