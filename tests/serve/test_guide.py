@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.serve.reader import Reader, write_export
+from tests.serve.test_stop import ROOT
 
 pytestmark = pytest.mark.filterwarnings("ignore:AUTO takes CPU")
 for package in ("tokenizers", "llguidance"):
@@ -42,5 +43,10 @@ def test_the_tutorial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     metrics = reader.answers[-1].decode()
     for name in re.findall(r"`(vllm:\w+|ovgpu_\w+)`", reader.text):
         assert f"# TYPE {name} " in metrics
+    board = (ROOT / ".github" / "deploy" / "grafana.json").read_text(encoding="utf-8")
+    asked = re.findall(r"(vllm:\w+)\{model_name=~[^}]*, engine=~", board)
+    assert len(set(asked)) == 7 and len(asked) == board.count("vllm:")
+    for name in asked:
+        assert f'{name}{{model_name="llama",engine="1"' in metrics
     printed = capsys.readouterr().out
     assert "tokens of prompt, the first token after" in printed and re.search("^(blue|red)$", printed, re.MULTILINE)
