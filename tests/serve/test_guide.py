@@ -26,7 +26,7 @@ def test_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answers = [json.loads(text) if text.startswith(b"{") else text for text in reader.answers]
     assert len(answers) == 13
     assert [answer["outputs"]["window"] for answer in answers[:2]] == [[0, 0, 0, 1], [0, 0, 1, 2]]
-    assert answers[6]["choices"][0]["finish_reason"] == "length"
+    assert answers[6]["usage"]["completion_tokens"] > 0  # drawn at random, so that it may end early
     assert [model["id"] for model in answers[7]["data"]] == ["llama"]
     assert answers[8]["outputs"][0]["data"] == [0, 0, 0, 1]
 
