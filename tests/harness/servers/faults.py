@@ -25,7 +25,6 @@ from typing import Any
 from tests.harness.servers.serving import SECONDS
 
 ROOT = Path(__file__).parents[3]
-RESOURCES = ("megabytes", "threads", "files")
 KEPT_VERSIONS = 8  # longer than sequences and texts last
 
 Fault = Callable[[], Awaitable[None]]
@@ -39,7 +38,7 @@ class Run:
     refusals: Counter[str] = field(default_factory=Counter)  # by status
     faults: Counter[str] = field(default_factory=Counter)
     mistakes: list[str] = field(default_factory=list)
-    resources: list[tuple[float, ...]] = field(default_factory=list)  # of the server, until the first restart
+    resources: list[dict[str, float]] = field(default_factory=list)  # of the server, until the first restart
     latencies: list[float] = field(default_factory=list)
 
     def summary(self) -> dict[str, Any]:
@@ -53,8 +52,8 @@ class Run:
             "mistakes": self.mistakes[:5],
             "p50_ms": round(1e3 * statistics.median(self.latencies), 1) if self.latencies else None,
             **{
-                name: [round(statistics.median(row[i] for row in part), 1) for part in parts]
-                for i, name in enumerate(RESOURCES)
+                name: [round(statistics.median(row[name] for row in part), 1) for part in parts]
+                for name in (self.resources[0] if self.resources else ())
             },
         }
 
@@ -80,8 +79,7 @@ class ServerFaults(ABC):
 
     @abstractmethod
     def _clients(self) -> AbstractAsyncContextManager[Sequence[Awaitable[None]]]:
-        """Return a context with the work of the clients, which ends when the run is `_stopping`. Behind that, the context
-        looks for mistakes in what the server still has."""
+        """Return a context with the work of the clients, which ends when the run is `_stopping`."""
 
     @abstractmethod
     def _faults(self) -> list[Fault]:
@@ -165,8 +163,15 @@ class ServerFaults(ABC):
             await fault()
             self.run.faults[fault.__name__.strip("_")] += 1
             if not restarts and self.keeps_resources:
-                self.run.resources.append(_resources(self._server.pid))
+                self.run.resources.append(await asyncio.to_thread(self._resources))
             await asyncio.sleep(0.1)
+
+    def _resources(self) -> dict[str, float]:
+        """Return what the server holds."""
+        folder = Path(f"/proc/{self._server.pid}")
+        pages = int((folder / "statm").read_text().split()[1])
+        threads, files = (len(os.listdir(folder / name)) for name in ("task", "fd"))
+        return {"megabytes": pages * os.sysconf("SC_PAGE_SIZE") / 1e6, "threads": threads, "files": files}
 
     async def _kill_after_a_while(self, *command: str) -> None:
         """Run a client as a process of its own, and kill it with kill -9."""
@@ -246,11 +251,3 @@ def free_ports(number: int) -> list[int]:
         for found in sockets:
             found.bind(("127.0.0.1", 0))
         return [found.getsockname()[1] for found in sockets]
-
-
-def _resources(process: int) -> tuple[float, ...]:
-    """Return what a process holds of each of `RESOURCES`."""
-    folder = Path(f"/proc/{process}")
-    pages = int((folder / "statm").read_text().split()[1])
-    threads, files = (len(os.listdir(folder / name)) for name in ("task", "fd"))
-    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6, threads, files
