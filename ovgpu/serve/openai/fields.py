@@ -49,6 +49,18 @@ COMPLETIONS = {
 }
 """Fields of completions."""
 
+SPEECH = {
+    "file": "WAV, FLAC, Ogg, MP3 and others that libsndfile reads, of up to an hour; any sampling rate",
+    "model": "",
+    "language": "by default, the model detects it",
+    "prompt": "",
+    "temperature": "from 0 (the default) to 1",
+    "response_format": "`json`, `text`, `srt`, `vtt`, `verbose_json`, whose segments have texts and times",
+    "timestamp_granularities[]": "`segment`, `word`; with `verbose_json`",
+    "stream": "events `transcript.text.delta` and `transcript.text.done`; with `json`",
+}
+"""Fields of forms with speech. Others are ignored, but for ``include[]``, which is an error."""
+
 IGNORED = (
     "metadata",
     "parallel_tool_calls",
