@@ -35,7 +35,7 @@ CHAT = {
     "max_completion_tokens": "another name of `max_tokens`",
     "logprobs": "of the chosen tokens",
     "top_logprobs": "0 or 1: only the chosen token is known",
-    "tools": "for the chat template. An answer is not searched for calls: they are in its text, unless one is forced",
+    "tools": "for the chat template; calls in an answer are found in the format of the template, see below",
     "tool_choice": "`none`, `auto`, a function, or `required` with one tool; a forced call needs llguidance",
     "chat_template_kwargs": "further variables of the chat template",
     "reasoning_effort": "a variable of the chat template",

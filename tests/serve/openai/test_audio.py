@@ -35,7 +35,7 @@ def wav(samples: Any, width: int = 2, rate: int = RATE) -> bytes:
 
 @pytest.fixture(params=[False, True], ids=["soundfile", "alone"])
 def alone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether only Python's own module reads files."""
+    """Return whether only Python's own module reads files."""
     if request.param:
         monkeypatch.setitem(sys.modules, "soundfile", None)
         monkeypatch.setitem(sys.modules, "soxr", None)
