@@ -60,7 +60,8 @@ def generate(
     """
     raw.inference_durations.append(0.0)
     generations = [Generation(prompt, config, stops, raw, grammar, streamer) for prompt in prompts]
-    run(Engine(decoder, limits, len(prompts) * config.num_return_sequences == 1), generations)
+    is_one = len(prompts) == config.num_return_sequences == config.num_beams == 1
+    run(Engine(decoder, limits, is_one), generations)
     return Outcome([text for generation in generations for text in generation.best_first], generations[0].status)
 
 

@@ -16,7 +16,8 @@ Steps = Mapping[Any, Step]  # by place
 class Requests:
     """Requests of a compiled model, each for a text. Closed ones are for further texts."""
 
-    can_fork = False
+    can_share = False
+    reorders = True
 
     def __init__(self, first: Any, make: Callable[[], Any]) -> None:
         """``first`` is a request, ``make`` makes others."""
@@ -38,6 +39,10 @@ class Requests:
                 results[request] = e
         return results
 
+    def fork(self, place: Any, tokens: int | None = None) -> Any:
+        """Return the same place, as it can have several texts in its rows, which the next step reorders."""
+        return place
+
     def close(self, place: Any) -> None:
         """End a text."""
         self._free.append(place)
@@ -46,11 +51,13 @@ class Requests:
 class Sequences:
     """Sequences of a batcher, each for a text."""
 
+    reorders = False
+
     def __init__(self, batcher: SequenceBatcher) -> None:
         self._batcher = batcher
 
     @property
-    def can_fork(self) -> bool:
+    def can_share(self) -> bool:
         """True if texts can share the first tokens of their KV caches."""
         return self._batcher.has_pages
 
@@ -58,8 +65,11 @@ class Sequences:
         """Return the place of an empty text. Raises: BatchFullError if all are taken."""
         return self._batcher.open()
 
-    def fork(self, place: Any, tokens: int) -> Any:
-        """Return the place of a text that shares the first tokens of another one."""
+    def fork(self, place: Any, tokens: int | None = None) -> Any:
+        """Return the place of a text that begins like another one, with all of its tokens or the first ones.
+
+        Raises: BatchFullError if all are taken.
+        """
         return place.fork(tokens)
 
     def step(self, steps: Steps) -> dict[Any, Any]:
