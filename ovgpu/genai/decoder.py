@@ -178,8 +178,7 @@ class Decoder:
     @property
     def bytes_per_token(self) -> int:
         """The number of bytes of a token in the KV caches; 0 for a model whose states have a fixed size."""
-        request = self.chooser(penalties=False).request
-        request.reset_state()
+        request = self.chooser(penalties=False).compiled.create_infer_request()
         caches = [state.state for state in request.query_state() if 0 in state.state.shape]
         return sum(cache.element_type.size * prod([n for n in cache.shape if n]) for cache in caches)
 

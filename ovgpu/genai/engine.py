@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -59,12 +59,12 @@ class Usage:
 class Engine:
     """Generations by a decoder, which join and leave at every step.
 
-    With ``alone``, texts share no inferences. Threads may add generations while another one calls `step`.
+    Threads may add generations while another one calls `step`.
     """
 
-    def __init__(self, decoder: Decoder, limits: Limits = DEFAULT, alone: bool = False) -> None:
-        self._decoder, self.limits, self._alone = decoder, limits, alone
-        self._forms: dict[Chooser, tuple[Places, Prefixes[Run]]] = {}
+    def __init__(self, decoder: Decoder, limits: Limits = DEFAULT) -> None:
+        self.decoder, self.limits = decoder, limits
+        self._forms: dict[tuple[Chooser, bool], tuple[Places, Prefixes[Run]]] = {}
         self._waiting: deque[Run] = deque()
         self._running: list[Run] = []  # those that came first come first
         self._ended: OrderedDict[Run, None] = OrderedDict()  # those whose blocks others may share, the last used last
@@ -85,8 +85,9 @@ class Engine:
         """The number of blocks that texts have, also those that only wait for others to share them."""
         return self._ledger.capacity - 1 - self._ledger.free
 
-    def add(self, generations: Sequence[Generation]) -> None:
-        """Add generations, which run in this order as far as the limits allow.
+    def add(self, generations: Sequence[Generation], alone: bool = False) -> None:
+        """Add generations, which run in this order as far as the limits allow. If they are ``alone``, their texts share
+        no inferences; a single one is then faster.
 
         Raises: Error, and adds none, for a prompt or a number of texts beyond the limits.
         """
@@ -94,6 +95,8 @@ class Engine:
             self._check(generation)
         longest = max((len(generation.prompt) for generation in generations), default=0)
         runs = [run for generation in generations for run in self._runs(generation, longest)]
+        for run in runs:
+            run.alone = alone
         self._waiting.extend(runs)
         for generation in generations:
             if not generation.texts[0].limit:
@@ -124,10 +127,10 @@ class Engine:
             run.generation.end()
             self._remove(run)
 
-    def forget(self) -> None:
-        """Free the blocks that wait for others to share them."""
-        while self._ended:
-            self._forget_oldest()
+    def forget(self, kept: Collection[Generation] = ()) -> None:
+        """Free the blocks that wait for others to share them, but for those of some generations."""
+        for run in [run for run in self._ended if run.generation not in kept]:
+            self._forget(run)
 
     # ----
 
@@ -155,23 +158,24 @@ class Engine:
         if not generation.texts[0].limit:
             return
         if config.is_beam_search():
-            ranker = self._decoder.ranker(candidates(config, len(generation.prompt) + generation.texts[0].limit))
-            yield Search(generation, ranker, self._decoder.inputs(ranker.compiled.inputs))
+            ranker = self.decoder.ranker(candidates(config, len(generation.prompt) + generation.texts[0].limit))
+            yield Search(generation, ranker, self.decoder.inputs(ranker.compiled.inputs))
             return
         sampling = replace(sampling_of(config), logit_bias=generation.logit_bias)
-        chooser = self._decoder.chooser(sampling.penalises)
+        chooser = self.decoder.chooser(sampling.penalises)
         ports = chooser.compiled.inputs
         numbers = random_numbers(config.rng_seed)
         for text in generation.texts:
             sampler = Sampler(ports, sampling, numbers, text.prompt, longest)
-            feed = Feed(self._decoder.inputs(ports), text, sampler, config, generation.grammar)
+            feed = Feed(self.decoder.inputs(ports), text, sampler, config, generation.grammar)
             yield TextRun(generation, chooser, text, feed)
 
-    def _form(self, chooser: Chooser) -> tuple[Places, Prefixes[Run]]:
-        """Return the places of texts in a form of the decoder, and the texts by their beginnings."""
-        if chooser not in self._forms:
-            self._forms[chooser] = self._decoder.places(chooser, self._alone), Prefixes()
-        return self._forms[chooser]
+    def _form(self, run: Run) -> tuple[Places, Prefixes[Run]]:
+        """Return the places of texts like one, and the texts by their beginnings."""
+        key = run.chooser, run.alone
+        if key not in self._forms:
+            self._forms[key] = self.decoder.places(*key), Prefixes()
+        return self._forms[key]
 
     def _drop_ended(self) -> None:
         """Remove the texts that have ended, and tell the streamers of generations that have."""
@@ -194,15 +198,16 @@ class Engine:
         self._running.remove(run)
         if self._shares(run) and run.generation.error is None and not run.generation.is_running:
             self._branch(run, [0])
+            self._form(run)[1].add(run.known[: run.fed], run)
             self._ended[run] = None
             if len(self._ended) > self.limits.texts:
-                self._forget_oldest()
+                self._forget(next(iter(self._ended)))
         else:
             self._free(run)
 
     def _free(self, run: Run) -> None:
         """Free the places and the blocks of a text."""
-        self._form(run.chooser)[1].remove(run)
+        self._form(run)[1].remove(run)
         self._branch(run, [])
 
     def _branch(self, run: Run, parents: Sequence[int]) -> None:
@@ -212,7 +217,7 @@ class Engine:
         """
         if [*parents] == [*range(len(run.slots))]:
             return
-        places, old = self._form(run.chooser)[0], run.slots
+        places, old = self._form(run)[0], run.slots
         run.slots = [old[parent] for parent in dict.fromkeys(parents)]
         freed = [slot for number, slot in enumerate(old) if number not in parents]
         for slot in freed:
@@ -229,13 +234,14 @@ class Engine:
             slots.append(slot)
         run.slots = slots
 
-    def _forget_oldest(self) -> None:
-        run, _ = self._ended.popitem(last=False)
+    def _forget(self, run: Run) -> None:
+        """Free the blocks of a text that has ended."""
+        del self._ended[run]
         self._free(run)
 
     def _shares(self, run: Run) -> bool:
         """Return whether other texts may share the blocks of one."""
-        return self.limits.prefixes and self._decoder.shares_prompts and self._form(run.chooser)[0].can_share
+        return self.limits.prefixes and self.decoder.shares_prompts and self._form(run)[0].can_share
 
     # ---- steps
 
@@ -271,12 +277,12 @@ class Engine:
 
     def _leader(self, run: Run) -> Run | None:
         """Return a text of the same prompt, whose blocks a text that begins can share."""
-        places, _ = self._form(run.chooser)
-        if run.has_tokens or run.one_by_one or not self._decoder.shares_prompts or len(run.generation.prompt) == 1:
+        if run.has_tokens or run.one_by_one or not self.decoder.shares_prompts or len(run.generation.prompt) == 1:
             return None
         for other in self._running:
-            if other.generation is run.generation and not other.has_tokens and places.can_share:
-                return other
+            if other.generation is run.generation and not other.has_tokens:
+                places, _ = self._form(run)
+                return other if places.can_share and places.forks else None
         return None
 
     def _in_step(self, plan: dict[Run, int]) -> dict[Run, int]:
@@ -292,7 +298,7 @@ class Engine:
         """Return a text with which another one shares its first tokens, and how many; None for none."""
         if not self.limits.prefixes or run.one_by_one:
             return None
-        return self._form(run.chooser)[1].find(run.known[:-1])
+        return self._form(run)[1].find(run.known[:-1])
 
     def _has_room(self, run: Run, shared: tuple[Run, int] | None) -> bool:
         """Return whether there are blocks for a text that shares the first tokens of another one.
@@ -306,7 +312,7 @@ class Engine:
         if shared is not None and kept:
             self._ended.move_to_end(shared[0])
         while self._ledger.free < max(needed, 1) and len(self._ended) > kept:
-            self._forget_oldest()
+            self._forget(next(iter(self._ended)))
         return self._ledger.free >= max(needed, 1)
 
     def _make_room(self, plan: dict[Run, int]) -> None:
@@ -314,7 +320,7 @@ class Engine:
         for run in [*plan]:
             while run in plan and not self._take(run, plan[run]):
                 if self._ended:
-                    self._forget_oldest()
+                    self._forget(next(iter(self._ended)))
                 elif len(self._running) == 1:
                     run.stop()
                     del plan[run]
@@ -338,22 +344,30 @@ class Engine:
 
     def _open(self, run: Run, shared: tuple[Run, int] | None) -> None:
         """Have the first of the texts that wait run, behind some tokens that it shares with another one, if any."""
-        places, _ = self._form(run.chooser)
+        places, _ = self._form(run)
         if shared is None:
-            run.slots = [Slot(places.open(), places.reorders)]
+            if not places.forks:  # take the request of a text that has ended, instead of another one
+                for other in [other for other in self._ended if self._form(other)[0] is places][:1]:
+                    self._forget(other)
+            run.slots = [Slot(places.open(), not places.forks)]
         else:
-            other, tokens = shared[0].slots[0], shared[1]
-            held = Tokens(other.held.pages[: pages_for(tokens)], tokens)
-            run.slots = [Slot(places.fork(other.place, tokens), places.reorders, held)]
+            other, tokens = shared
+            slot = other.slots[0]
+            held = Tokens(slot.held.pages[: pages_for(tokens)], tokens)
+            run.slots = [Slot(places.fork(slot.place, tokens), not places.forks, held)]
             self._ledger.share(held.pages)
             run.share(tokens)
+            if not places.forks:  # the place is that of the other text, which has ended
+                self._ledger.release(slot.held.pages)
+                other.slots = []
+                self._forget(other)
         self._running.append(self._waiting.popleft())
 
     def _take_back(self, run: Run) -> None:
         """Have a text wait, to be computed again."""
         self._running.remove(run)
         self._free(run)
-        run.restart(self._decoder.inputs(run.chooser.compiled.inputs))
+        run.restart(self.decoder.inputs(run.chooser.compiled.inputs))
         self._waiting.appendleft(run)
 
     def _advance(self, plan: Mapping[Run, int]) -> None:
@@ -368,9 +382,9 @@ class Engine:
 
     def _infer(self, plan: Mapping[Run, int]) -> None:
         start, results = time.perf_counter(), dict[Any, Any]()
-        for chooser in {run.chooser: None for run in plan}:
-            places, steps = self._form(chooser)[0], dict[Any, Any]()
-            for run in [run for run in plan if run.chooser is chooser]:
+        for places in {self._form(run)[0]: None for run in plan}:
+            steps = dict[Any, Any]()
+            for run in [run for run in plan if self._form(run)[0] is places]:
                 try:
                     steps |= run.steps(plan[run])
                 except Error as error:
@@ -395,8 +409,9 @@ class Engine:
         try:
             for error in [found for found in outputs.values() if isinstance(found, BaseException)]:
                 raise error
-            if before // PAGE_TOKENS < run.fed // PAGE_TOKENS and self._shares(run):
-                self._form(run.chooser)[1].add(run.known[: run.fed], run)
+            places, prefixes = self._form(run)
+            if before // PAGE_TOKENS < run.fed // PAGE_TOKENS and places.forks and self._shares(run):
+                prefixes.add(run.known[: run.fed], run)
             chosen, slots = run.take(outputs)
             self._branch(run, slots)
         except Error as error:

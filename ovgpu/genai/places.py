@@ -16,12 +16,18 @@ Steps = Mapping[Any, Step]  # by place
 class Requests:
     """Requests of a compiled model, each for a text. Closed ones are for further texts."""
 
-    can_share = False
-    reorders = True
+    forks = False
+    """False: a fork is the place itself. The beams of a search are rows of it, which steps reorder."""
 
     def __init__(self, first: Any, make: Callable[[], Any]) -> None:
         """``first`` is a request, ``make`` makes others."""
         self._free, self._make = [first], make
+        self._variables = first._session.variables
+
+    @property
+    def can_share(self) -> bool:
+        """True if the states are KV caches: a text can begin with the first tokens of one that has ended."""
+        return all(variable.info.axis for variable in self._variables.all.values())
 
     def open(self) -> Any:
         """Return the place of an empty text."""
@@ -40,7 +46,11 @@ class Requests:
         return results
 
     def fork(self, place: Any, tokens: int | None = None) -> Any:
-        """Return the same place, as it can have several texts in its rows, which the next step reorders."""
+        """Return the place itself, with all of its tokens or the first ones."""
+        if tokens is not None:
+            session = place._session
+            with session.backend.active():
+                session.variables.keep_tokens(tokens)
         return place
 
     def close(self, place: Any) -> None:
@@ -51,7 +61,7 @@ class Requests:
 class Sequences:
     """Sequences of a batcher, each for a text."""
 
-    reorders = False
+    forks = True
 
     def __init__(self, batcher: SequenceBatcher) -> None:
         self._batcher = batcher

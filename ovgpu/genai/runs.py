@@ -36,6 +36,9 @@ class Run(ABC):
     width = 1
     """The most texts."""
 
+    alone = False
+    """True if it shares no inferences with others."""
+
     def __init__(self, generation: Generation, chooser: Chooser) -> None:
         self.generation, self.chooser = generation, chooser
         self.slots: list[Slot] = []

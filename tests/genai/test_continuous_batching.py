@@ -404,9 +404,9 @@ def test_texts_of_a_prompt_share_its_blocks(device: str, pipelines: Pipelines, e
     for _ in range(8):
         scheduled.step()
     assert not scheduled.is_busy and scheduled.blocks == 0
-    alone = Engine(pipeline._decoder, Limits(8, None), alone=True)
+    alone = Engine(pipeline._decoder, Limits(8, None))
     again = begun(pipeline, [1, *range(5, 40)], fields)
-    alone.add([again])
+    alone.add([again], alone=True)
     for _ in range(20):
         alone.step()
     assert [text.tokens for text in generation.texts] == [text.tokens for text in again.texts]
@@ -423,8 +423,8 @@ def test_prefixes(device: str, blocks: int, pipelines: Pipelines, emulated: str)
     wanted, taken = [], []
     for prompt in prompts:
         own = begun(pipeline, prompt, config())
-        alone = Engine(pipeline._decoder, Limits(), alone=True)
-        alone.add([own])
+        alone = Engine(pipeline._decoder)
+        alone.add([own], alone=True)
         while alone.is_busy:
             alone.step()
         wanted.append(own.texts[0].tokens)

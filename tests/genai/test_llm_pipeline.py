@@ -419,7 +419,9 @@ def test_texts_share_inferences(
     monkeypatch.setattr(slots, "_observer", lambda run: sizes.append(run.rows))
     ids = pipeline.get_tokenizer().encode([PROMPT] * 3)
     pipeline.generate(ids, max_new_tokens=4, ignore_eos=True, **penalties)
-    assert sizes == [3] * 4 and len(batcher) == 0
+    assert sizes == [3] * 4 and len(batcher) == 3  # whose blocks the next call may share
+    pipeline._engine = None
+    assert len(batcher) == 0
     own, shared = pipeline._decoder.chooser(False).compiled._compilation, batcher.compiled_model._compilation
     assert {id(x) for _, x in shared.constants.values()} & {id(x) for _, x in own.constants.values()}
 
