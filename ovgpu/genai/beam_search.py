@@ -68,19 +68,30 @@ class BeamSearch:
         """The beams that go on. Their order is that of the rows of the next inference; none are left at the end."""
         return [beam for group in self._groups if not group.done for beam in group.ongoing]
 
-    def advance(self, tables: Array) -> None:
-        """Continue each beam by a token. ``tables`` [rows, vocabulary] are the log probabilities after `beams`.
+    def advance(self, logs: Array, tokens: Array) -> None:
+        """Continue each beam by a token. ``logs`` [rows, n], f32, are the log probabilities of the ``tokens`` [rows, n]
+        after each of `beams`: all of them, or as many of the most likely ones as `candidates` says.
 
-        Before the first call, there is a single row, with those that follow the prompt.
+        Before the first call, there is a single row, with those that follow the prompt. Raises: Error for log
+        probabilities that are no numbers, and for too few tokens.
         """
-        rows = iter(range(len(tables)) if len(tables) > 1 else [0] * len(self._groups))
+        if np.isnan(logs).any():
+            raise Error(
+                "the logits have NaN or infinite values: the model, or its computation on this device, is faulty"
+            )
+        rows = iter(range(len(logs)) if len(logs) > 1 else [0] * len(self._groups))
         taken: list[int] = []  # tokens of earlier groups
         for group in self._groups:
             if not group.done:
                 group.ongoing = [Beam(beam.tokens, beam.logs, next(rows)) for beam in group.ongoing]
-                taken += [beam.tokens[-1] for beam in self._advance(group, tables, taken)]
+                taken += [beam.tokens[-1] for beam in self._advance(group, logs, tokens, taken)]
+        if any(len(beam.tokens) == self._limit for beam in self.beams):
+            self.stop()
+
+    def stop(self) -> None:
+        """End all beams, as at the limit of tokens."""
         for group in self._groups:
-            if not group.done and len(group.ongoing[0].tokens) == self._limit:
+            if not group.done:
                 for beam in group.ongoing:
                     self._finish(group, beam, len(beam.tokens), GenerationFinishReason.LENGTH)
                 group.done = True
@@ -91,10 +102,10 @@ class BeamSearch:
         scored = [(one.beam, one.beam.normalised(self._penalty), one.reason) for one in found]
         return sorted(scored, key=lambda entry: -entry[1])[: self._config.num_return_sequences]
 
-    def _advance(self, group: _Group, tables: Array, taken: Sequence[int]) -> list[Beam]:
+    def _advance(self, group: _Group, logs: Array, tokens: Array, taken: Sequence[int]) -> list[Beam]:
         """Continue a group's beams. Return the new beams, which penalise later groups even if this one is done."""
         parents, children = group.ongoing, list[Beam]()
-        for rank, beam in enumerate(self._candidates(group, tables, taken)):
+        for rank, beam in enumerate(self._candidates(group, logs, tokens, taken)):
             reason, cut = self._stops.check(beam.tokens, self._limit + 1)
             if reason is None:
                 children.append(beam)
@@ -108,18 +119,19 @@ class BeamSearch:
         group.ongoing = [] if group.done else children
         return children
 
-    def _candidates(self, group: _Group, tables: Array, taken: Sequence[int]) -> list[Beam]:
+    def _candidates(self, group: _Group, logs: Array, tokens: Array, taken: Sequence[int]) -> list[Beam]:
         """Return the most likely continuations of a group's beams by one token, the best first."""
         count = 2 * self._size  # enough for a group of texts that go on, if as many end
         found = []
         for beam in group.ongoing:
-            table = tables[beam.row].copy()
-            np.subtract.at(table, list(taken), self._config.diversity_penalty)
-            table[list(self._banned(beam))] = -np.inf
-            best = _greatest(table, count)
-            found += [Beam((*beam.tokens, n), (*beam.logs, float(table[n])), beam.row) for n in best.tolist()]
+            table, own = logs[beam.row].copy(), tokens[beam.row]
+            for token in taken:
+                table[own == token] -= self._config.diversity_penalty
+            table[np.isin(own, [*self._banned(beam)])] = -np.inf
+            for place in _greatest(table, own, count).tolist():
+                found.append(Beam((*beam.tokens, int(own[place])), (*beam.logs, float(table[place])), beam.row))
         if len(found) < count:
-            raise Error(f"num_beams is {self._config.num_beams}, and the vocabulary has only {len(tables[0])} tokens")
+            raise Error(f"num_beams is {self._config.num_beams}, and the vocabulary has only {logs.shape[1]} tokens")
         return sorted(found, key=lambda beam: -beam.score)
 
     def _banned(self, beam: Beam) -> Iterator[int]:
@@ -151,13 +163,23 @@ class BeamSearch:
         return group.finished[-1].score >= attainable(best.score, length, self._penalty)
 
 
-def _greatest(table: Array, count: int) -> Array:
-    """Return the indices of the greatest elements, in order; of equal ones, the first."""
-    if count < len(table):
-        chosen = np.sort(np.argpartition(-table, count)[:count])
-    else:
-        chosen = np.arange(len(table))
-    order: Array = chosen[np.argsort(-table[chosen], kind="stable")]
+def candidates(config: GenerationConfig, longest: int) -> int | None:
+    """Return the number of most likely tokens after each beam among which a search finds its own.
+
+    None stands for all tokens: any number of them may repeat an n-gram, and a negative penalty may prefer any.
+    ``longest`` is the most tokens of a text with its prompt.
+    """
+    if config.no_repeat_ngram_size <= longest or config.diversity_penalty < 0:
+        return None
+    size = config.num_beams // config.num_beam_groups
+    penalised = config.num_beams - size  # at most: the tokens of earlier groups
+    return 2 * size + penalised
+
+
+def _greatest(logs: Array, tokens: Array, count: int) -> Array:
+    """Return the places of the greatest log probabilities, in order; of equal ones, that of the first token."""
+    chosen = np.argpartition(-logs, count)[:count] if count < len(logs) else np.arange(len(logs))
+    order: Array = chosen[np.lexsort((tokens[chosen], -logs[chosen]))]
     return order
 
 
@@ -165,14 +187,3 @@ def attainable(score: float, length: int, length_penalty: float) -> float:
     """Return a sum of log probabilities, divided by a power of the length; NaN for 0 / 0."""
     with np.errstate(all="ignore"):
         return float(np.float64(score) / np.float64(length) ** length_penalty)
-
-
-def log_softmax(logits: Array) -> Array:
-    """Return log probabilities [rows, vocabulary], f32. Raises: Error for logits that are no numbers."""
-    values = logits.astype(np.float32, copy=False)
-    top = values.max(-1, keepdims=True)
-    if not np.isfinite(top).all():
-        raise Error("the logits have NaN or infinite values: the model, or its computation on this device, is faulty")
-    shifted = values - top
-    table: Array = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
-    return table

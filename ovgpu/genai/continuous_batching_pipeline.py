@@ -49,7 +49,8 @@ class ContinuousBatchingPipeline(GenerationPipeline):
         decoder = Decoder(Core().read_model(*given.model), given.device, given.properties)
         super().__init__(given.tokenizer, given.config, decoder)
         self._limits = given.scheduler.limits(decoder)
-        self._engine, self._meter = Engine(decoder, self._limits), Meter(self._limits.blocks, decoder.bytes_per_token)
+        self._engine: Engine = Engine(decoder, self._limits)
+        self._meter = Meter(self._limits.blocks, decoder.bytes_per_token)
         self._requests: dict[int, Generation] = {}  # that had not ended at the last step, by number
         self._chat: ChatHistory | None = None
         self._load_time = 1e3 * (time.perf_counter() - start)

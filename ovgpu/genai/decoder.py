@@ -14,15 +14,18 @@ import numpy as np
 from ovgpu.api.core import CompiledModel, Core
 from ovgpu.batching import SequenceBatcher
 from ovgpu.batching.sequence_batcher import MAX_SEQUENCES
+from ovgpu.batching.smaller_batches import power_of_two
 from ovgpu.errors import Error, OpError
 from ovgpu.genai.batch import fix_batch
 from ovgpu.genai.places import Places, Requests, Sequences
+from ovgpu.genai.ranking import add_ranking
 from ovgpu.genai.sampling import HISTORY, Array, Sampler, Sampling, add_sampling
 from ovgpu.genai.sampling import INPUTS as SAMPLING_INPUTS
 from ovgpu.model import Model, Output
 from ovgpu.model.ports import port_names
 from ovgpu.passes.keep_last_logits import keep_last_logits
 
+LEAST_CANDIDATES = 16  # for a beam: searches with few beams share a form of the decoder
 MAX_PROPOSED = 15  # tokens that an assistant proposes: with one more, an inference is still a decode step
 COLUMNS = "cache_position"  # input of Mamba: the columns of its states of convolutions that tokens fill
 INPUTS = ("input_ids", "attention_mask", "position_ids", "beam_idx", "token_type_ids", COLUMNS)
@@ -59,7 +62,6 @@ def prepare(model: Model, penalties: bool, known: Sequence[str] = INPUTS) -> int
 
     Raises: Error for a model that generates no text, see `find_logits`.
     """
-    logits = find_logits(model, known)
     logits = find_logits(model, known)
     if COLUMNS in port_names(model.inputs) and not convolution_columns(model):
         raise Error(f"the model has the input {COLUMNS}, but no states of convolutions, whose columns that numbers")
@@ -128,11 +130,12 @@ class DecoderInputs:
         return arrays
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Chooser:
-    """A decoder with a batch of one that chooses tokens.
+    """A form of a decoder: with a batch of one, it chooses tokens; with any batch, it ranks candidates for them.
 
-    ``output`` is the index of its output with the tokens; the next one has their log probabilities.
+    ``output`` is the index of its output with the tokens, before that with their log probabilities; or of that with the
+    log probabilities of candidates, before that with these, unless all tokens are candidates.
     """
 
     compiled: CompiledModel
@@ -142,9 +145,6 @@ class Chooser:
 
 class Decoder:
     """Decoder in the forms that generations need. All forms have the same constants."""
-
-    log_probabilities = False
-    """True if `beams` have log probabilities instead of logits."""
 
     shares_prompts = True
     """True if equal tokens have equal KV caches, so that texts can share those of their prompts."""
@@ -160,9 +160,9 @@ class Decoder:
         self._donor = donor
         self._source, self._device, self._properties = model, device, dict(properties)
         self._columns, self._one_by_one = convolution_columns(model), False
-        self._choosers: dict[bool, Chooser] = {}
-        self._batchers: dict[bool, SequenceBatcher | None] = {}  # by whether there are penalties
-        self._beams: tuple[Any, Sequence[Output], int] | None = None
+        self._choosers: dict[bool, Chooser] = {}  # by whether there are penalties
+        self._rankers: dict[int | None, Chooser] = {}  # by the number of candidates
+        self._batchers: dict[Chooser, SequenceBatcher | None] = {}
         self._verifier: tuple[Any, Sequence[Output], int] | None = None
         self._making = threading.RLock()
         self._one_by_one = self._takes_one_by_one(self.chooser(penalties=False))
@@ -178,8 +178,7 @@ class Decoder:
     @property
     def bytes_per_token(self) -> int:
         """The number of bytes of a token in the KV caches; 0 for a model whose states have a fixed size."""
-        request = self.chooser(penalties=False).request
-        request.reset_state()
+        request = self.chooser(penalties=False).compiled.create_infer_request()
         caches = [state.state for state in request.query_state() if 0 in state.state.shape]
         return sum(cache.element_type.size * prod([n for n in cache.shape if n]) for cache in caches)
 
@@ -193,11 +192,32 @@ class Decoder:
                 self._choosers[penalties] = Chooser(compiled, output, compiled.create_infer_request())
             return self._choosers[penalties]
 
-    def places(self, penalties: bool, alone: bool = False) -> Places:
-        """Return places for texts. They share inferences, unless they are ``alone`` or the model mixes the rows of a
-        batch."""
-        chooser = self.chooser(penalties)
-        batcher = None if alone else self._batcher_of(penalties)
+    def ranker(self, count: int | None) -> Chooser:
+        """Return the model that ranks candidates for beam search: at least ``count`` tokens, or all; see `add_ranking`.
+
+        Its output is that with the log probabilities. Raises: Error for a model whose texts can neither share
+        inferences nor be reordered.
+        """
+        with self._making:
+            if count is not None:
+                count = power_of_two(max(count, LEAST_CANDIDATES))
+                vocabulary = self._source.outputs[find_logits(self._source, self.known)].partial_shape[2]
+                if vocabulary.is_dynamic or vocabulary.get_length() <= count:
+                    count = None
+            if count not in self._rankers:
+                model = self._source.clone()
+                output = self._prepare_ranking(model, count)
+                compiled = self._compile(model)
+                ranker = Chooser(compiled, output, compiled.create_infer_request())
+                if self._batcher_of(ranker) is None and "beam_idx" not in port_names(model.inputs):
+                    raise Error("beam search needs a model with the input beam_idx, which reorders its rows")
+                self._rankers[count] = ranker
+            return self._rankers[count]
+
+    def places(self, chooser: Chooser, alone: bool = False) -> Places:
+        """Return places for texts in a form of the decoder. They share inferences, unless they are ``alone`` or the
+        model mixes the rows of a batch."""
+        batcher = None if alone else self._batcher_of(chooser)
         if batcher is None:
             return Requests(chooser.request, chooser.compiled.create_infer_request)
         return Sequences(batcher)
@@ -226,19 +246,18 @@ class Decoder:
             request, ports, logits = self._verifier
             return Verifier(Retractable(request, self.inputs(ports)), logits)
 
-    def _batcher_of(self, penalties: bool) -> SequenceBatcher | None:
-        """Return the batcher of a chooser, which the first call makes; None if the model mixes the rows of a batch."""
+    def _batcher_of(self, chooser: Chooser) -> SequenceBatcher | None:
+        """Return the batcher of a form, which the first call makes; None if the model mixes the rows of a batch."""
         with self._making:
-            if penalties not in self._batchers:
+            if chooser not in self._batchers:
                 try:
-                    compiled = self.chooser(penalties).compiled
-                    shared = {COLUMNS: None} if COLUMNS in port_names(compiled.inputs) else {}
-                    self._batchers[penalties] = SequenceBatcher(
-                        compiled, MAX_SEQUENCES, max_wait_ms=0, batch_axes=shared
+                    shared = {COLUMNS: None} if COLUMNS in port_names(chooser.compiled.inputs) else {}
+                    self._batchers[chooser] = SequenceBatcher(
+                        chooser.compiled, MAX_SEQUENCES, max_wait_ms=0, batch_axes=shared
                     )
                 except Error:
-                    self._batchers[penalties] = None
-            return self._batchers[penalties]
+                    self._batchers[chooser] = None
+            return self._batchers[chooser]
 
     def inputs(self, ports: Sequence[Output]) -> DecoderInputs:
         """Return the inputs of an empty text, or of a batch of empty rows. ``ports`` are those of a compiled form."""
@@ -248,11 +267,11 @@ class Decoder:
         """Rewrite a model in place for `chooser`, and return the index of the output with the tokens."""
         return prepare(model, penalties, self.known)
 
-    def _prepare_beams(self, model: Model) -> int:
-        """Rewrite a model in place for `beams`, and return the index of the output with the logits."""
+    def _prepare_ranking(self, model: Model, count: int | None) -> int:
+        """Rewrite a model in place for `ranker`, and return the index of the output with the log probabilities."""
         logits = find_logits(model, self.known)
         keep_last_logits(model, logits)
-        return logits
+        return add_ranking(model, logits, count)
 
     def _takes_one_by_one(self, chooser: Chooser) -> bool:
         """Return whether the model takes one token at a time after the prompt, with a mask for it alone.
@@ -276,36 +295,6 @@ class Decoder:
         choosers = self._choosers or ({} if self._donor is None else self._donor._choosers)
         core._donors = [one for chooser in choosers.values() for one in chooser.compiled._compilations]
         return core.compile_model(model, self._device, self._properties)
-
-    def beams(self) -> Beams:
-        """Return a batch of rows for beam search, which is empty.
-
-        Raises: Error for a model whose rows cannot be reordered.
-        """
-        with self._making:
-            if self._beams is None:
-                model = self._source.clone()
-                if "beam_idx" not in port_names(model.inputs):
-                    raise Error("beam search needs a model with the input beam_idx, which reorders its rows")
-                logits = self._prepare_beams(model)
-                compiled = self._compile(model)
-                self._beams = compiled.create_infer_request(), compiled.inputs, logits
-            request, ports, logits = self._beams
-            return Beams(request, self.inputs(ports), logits)
-
-
-class Beams:
-    """Batch of rows of equal length, which may be reordered before each step."""
-
-    def __init__(self, request: Any, inputs: DecoderInputs, logits: int) -> None:
-        self._request, self._inputs, self._logits = request, inputs, logits
-        request.reset_state()
-
-    def step(self, rows: Sequence[Sequence[int]], parents: Sequence[int]) -> Array:
-        """Continue rows, see `DecoderInputs.next`. Return the logits of their last tokens [rows, vocabulary]."""
-        results = self._request.infer(self._inputs.next(rows, parents), share_inputs=True, share_outputs=True)
-        logits: Array = results[self._logits]
-        return logits[:, -1]
 
 
 class Retractable:

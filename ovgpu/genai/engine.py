@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ovgpu.batching.pages import PageAllocator, PoolFullError, Tokens, pages_for, with_room
 from ovgpu.errors import Error
+from ovgpu.genai.beam_search import candidates
 from ovgpu.genai.decoder import Chooser, Decoder
-from ovgpu.genai.enums import GenerationFinishReason, StreamingStatus
+from ovgpu.genai.enums import StreamingStatus
 from ovgpu.genai.metrics import RawPerfMetrics
-from ovgpu.genai.places import Places, Sequences
+from ovgpu.genai.places import Places
 from ovgpu.genai.prefixes import Prefixes
-from ovgpu.genai.sampling import Sampler, checked_token, random_numbers, sampling_of
-from ovgpu.genai.search import Search
-from ovgpu.genai.texts import Feed, Generation, Text
+from ovgpu.genai.runs import Run, Search, Slot, TextRun
+from ovgpu.genai.sampling import Sampler, random_numbers, sampling_of
+from ovgpu.genai.texts import Feed, Generation
 from ovgpu.ops.fused.kv_cache import PAGE_TOKENS
 
 
@@ -28,10 +29,11 @@ class Limits:
     Each text that has its first token takes one token of a step. Prompts get the others, in pieces if ``split``.
     Otherwise a prompt runs in one step. Texts wait until there are blocks for them. If none are left for the next
     token, the text that came last gives its blocks back, and is computed again later. A text that is alone and needs
-    more ends, as at its limit of tokens.
+    more ends, as at its limit of tokens. Each beam of a beam search counts as a text; a search with more beams than
+    ``texts`` runs alone.
 
-    Texts of a prompt share its blocks. With ``prefixes``, so do texts that begin with the same blocks of tokens, also
-    with those of texts that have ended.
+    Texts of a prompt share its blocks, and so do beams those of their common beginning. With ``prefixes``, so do texts
+    that begin with the same blocks of tokens, also with those of texts that have ended.
     """
 
     texts: int = 256
@@ -57,50 +59,49 @@ class Usage:
 class Engine:
     """Generations by a decoder, which join and leave at every step.
 
-    With ``alone``, texts share no inferences. Threads may add generations while another one calls `step`.
+    Threads may add generations while another one calls `step`.
     """
 
-    def __init__(self, decoder: Decoder, limits: Limits = DEFAULT, alone: bool = False) -> None:
-        self._decoder, self.limits, self._alone = decoder, limits, alone
-        self._places: dict[bool, Places] = {}  # by whether there are penalties
-        self._waiting: deque[_Run] = deque()
-        self._running: list[_Run] = []  # those that came first come first
-        self._ended: OrderedDict[_Run, None] = OrderedDict()  # those whose blocks others may share, the last used last
-        self._prefixes = {penalises: Prefixes[_Run]() for penalises in (False, True)}
+    def __init__(self, decoder: Decoder, limits: Limits = DEFAULT) -> None:
+        self.decoder, self.limits = decoder, limits
+        self._forms: dict[tuple[Chooser, bool], tuple[Places, Prefixes[Run]]] = {}
+        self._waiting: deque[Run] = deque()
+        self._running: list[Run] = []  # those that came first come first
+        self._ended: OrderedDict[Run, None] = OrderedDict()  # those whose blocks others may share, the last used last
         self._ledger = PageAllocator(1 + (limits.blocks or 0))
-        self._searches: deque[Search] = deque()  # the first one runs
 
     @property
     def is_busy(self) -> bool:
         """True if a generation has not ended."""
-        return bool(self._waiting or self._running or self._searches)
+        return bool(self._waiting or self._running)
 
     @property
     def waiting(self) -> int:
         """The number of texts and searches that do not run yet."""
-        return len(self._waiting) + max(len(self._searches) - 1, 0)
+        return len(self._waiting)
 
     @property
     def blocks(self) -> int:
         """The number of blocks that texts have, also those that only wait for others to share them."""
         return self._ledger.capacity - 1 - self._ledger.free
 
-    def add(self, generations: Sequence[Generation]) -> None:
-        """Add generations, which run in this order as far as the limits allow.
+    def add(self, generations: Sequence[Generation], alone: bool = False) -> None:
+        """Add generations, which run in this order as far as the limits allow. If they are ``alone``, their texts share
+        no inferences; a single one is then faster.
 
         Raises: Error, and adds none, for a prompt or a number of texts beyond the limits.
         """
         for generation in generations:
             self._check(generation)
         longest = max((len(generation.prompt) for generation in generations), default=0)
+        runs = [run for generation in generations for run in self._runs(generation, longest)]
+        for run in runs:
+            run.alone = alone
+        self._waiting.extend(runs)
         for generation in generations:
             if not generation.texts[0].limit:
                 generation.end()
                 _finish(generation)
-            elif generation.config.is_beam_search():
-                self._searches.append(Search(generation, self._decoder))
-            else:
-                self._waiting.extend([*self._runs(generation, longest)])
 
     def step(self) -> Usage:
         """Add a token to each text, or read a piece of its prompt. Return what the step took.
@@ -108,30 +109,28 @@ class Engine:
         The error of an inference fails the generation of its text, and no other. An exception of a streamer or of a
         signal handler is raised; the generations then go on at the next step.
         """
-        generations = len({run.generation for run in self._all()})
+        generations = len({run.generation for run in [*self._waiting, *self._running]})
         self._drop_ended()
-        if self._searches:
-            self._searches[0].step()
         plan = self._plan()
         if plan:
             self._advance(plan)
-        usage = Usage(generations, len({run.generation for run in plan}) + bool(self._searches), self.blocks)
+        usage = Usage(generations, len({run.generation for run in plan}), self.blocks)
         self._drop_ended()
         for generation in {run.generation for run in plan if run.generation.is_running}:
-            generation.status = generation.stream.write()
+            _write(generation)
         self._drop_ended()
         return usage
 
     def close(self) -> None:
         """End all generations, and free their places."""
-        for run in self._all():
+        for run in [*self._waiting, *self._running]:
             run.generation.end()
             self._remove(run)
 
-    def forget(self) -> None:
-        """Free the blocks that wait for others to share them."""
-        while self._ended:
-            self._forget_oldest()
+    def forget(self, kept: Collection[Generation] = ()) -> None:
+        """Free the blocks that wait for others to share them, but for those of some generations."""
+        for run in [run for run in self._ended if run.generation not in kept]:
+            self._forget(run)
 
     # ----
 
@@ -150,26 +149,38 @@ class Engine:
                 f"the prompt needs {pages_for(tokens)} blocks of {PAGE_TOKENS} tokens, and there are {limits.blocks}"
             )
 
-    def _runs(self, generation: Generation, longest: int) -> Iterator[_Run]:
-        """Yield the texts of a generation. ``longest`` is the length of the longest prompt that comes with it."""
+    def _runs(self, generation: Generation, longest: int) -> Iterator[Run]:
+        """Yield the texts of a generation, or its beam search; nothing if they get no tokens.
+
+        ``longest`` is the length of the longest prompt that comes with it.
+        """
         config = generation.config
+        if not generation.texts[0].limit:
+            return
+        if config.is_beam_search():
+            ranker = self.decoder.ranker(candidates(config, len(generation.prompt) + generation.texts[0].limit))
+            yield Search(generation, ranker, self.decoder.inputs(ranker.compiled.inputs))
+            return
         sampling = replace(sampling_of(config), logit_bias=generation.logit_bias)
-        chooser = self._decoder.chooser(sampling.penalises)
+        chooser = self.decoder.chooser(sampling.penalises)
         ports = chooser.compiled.inputs
         numbers = random_numbers(config.rng_seed)
         for text in generation.texts:
             sampler = Sampler(ports, sampling, numbers, text.prompt, longest)
-            feed = Feed(self._decoder.inputs(ports), text, sampler, config, generation.grammar)
-            yield _Run(generation, text, feed, chooser, sampling.penalises)
+            feed = Feed(self.decoder.inputs(ports), text, sampler, config, generation.grammar)
+            yield TextRun(generation, chooser, text, feed)
 
-    def _all(self) -> list[_Run | Search]:
-        """Return all texts and searches, also those that have just ended."""
-        return [*self._waiting, *self._running, *self._searches]
+    def _form(self, run: Run) -> tuple[Places, Prefixes[Run]]:
+        """Return the places of texts like one, and the texts by their beginnings."""
+        key = run.chooser, run.alone
+        if key not in self._forms:
+            self._forms[key] = self.decoder.places(*key), Prefixes()
+        return self._forms[key]
 
     def _drop_ended(self) -> None:
         """Remove the texts that have ended, and tell the streamers of generations that have."""
         ended = set()
-        for run in self._all():
+        for run in [*self._waiting, *self._running]:
             if run.generation.status != StreamingStatus.RUNNING:
                 run.generation.end()
             if run.has_ended:
@@ -179,242 +190,253 @@ class Engine:
             if not generation.is_running:
                 _finish(generation)
 
-    def _remove(self, run: _Run | Search) -> None:
-        """Remove a text or a search, and free its place."""
-        if isinstance(run, Search):
-            self._searches.remove(run)
-        elif run in self._waiting:
+    def _remove(self, run: Run) -> None:
+        """Remove a text, and free its places, but for one that others may share."""
+        if run in self._waiting:
             self._waiting.remove(run)
+            return
+        self._running.remove(run)
+        if self._shares(run) and run.generation.error is None and not run.generation.is_running:
+            self._branch(run, [0])
+            self._form(run)[1].add(run.known[: run.fed], run)
+            self._ended[run] = None
+            if len(self._ended) > self.limits.texts:
+                self._forget(next(iter(self._ended)))
         else:
-            self._running.remove(run)
-            if self._shares(run) and run.generation.error is None and not run.generation.is_running:
-                self._ended[run] = None
-                if len(self._ended) > self.limits.texts:
-                    self._forget_oldest()
-            else:
-                self._free(run)
+            self._free(run)
 
-    def _free(self, run: _Run) -> None:
-        """Free the place and the blocks of a text."""
-        self._prefixes[run.penalises].remove(run)
-        self._ledger.release(run.held.pages)
-        run.held = Tokens()
-        self._places[run.penalises].close(run.place)
+    def _free(self, run: Run) -> None:
+        """Free the places and the blocks of a text."""
+        self._form(run)[1].remove(run)
+        self._branch(run, [])
 
-    def _forget_oldest(self) -> None:
-        run, _ = self._ended.popitem(last=False)
+    def _branch(self, run: Run, parents: Sequence[int]) -> None:
+        """Replace the slots of a run by copies of some of them, which share their blocks.
+
+        ``parents`` are their numbers.
+        """
+        if [*parents] == [*range(len(run.slots))]:
+            return
+        places, old = self._form(run)[0], run.slots
+        run.slots = [old[parent] for parent in dict.fromkeys(parents)]
+        freed = [slot for number, slot in enumerate(old) if number not in parents]
+        for slot in freed:
+            self._ledger.release(slot.held.pages)
+        for place in {slot.place for slot in freed} - {slot.place for slot in run.slots}:
+            places.close(place)
+        slots = list[Slot]()
+        for number, parent in enumerate(parents):
+            slot = old[parent]
+            if parent in parents[:number]:
+                slot = replace(slot, place=places.fork(slot.place))
+                run.slots.append(slot)
+                self._ledger.share(slot.held.pages)
+            slots.append(slot)
+        run.slots = slots
+
+    def _forget(self, run: Run) -> None:
+        """Free the blocks of a text that has ended."""
+        del self._ended[run]
         self._free(run)
 
-    def _shares(self, run: _Run) -> bool:
+    def _shares(self, run: Run) -> bool:
         """Return whether other texts may share the blocks of one."""
-        return self.limits.prefixes and self._decoder.shares_prompts and self._places[run.penalises].can_fork
+        return self.limits.prefixes and self.decoder.shares_prompts and self._form(run)[0].can_share
 
     # ---- steps
 
-    def _plan(self) -> dict[_Run, int]:
+    def _plan(self) -> dict[Run, int]:
         """Return the number of tokens that each text gets in the next step. Texts that wait join."""
         limits = self.limits
-        plan = {run: 1 for run in self._running if run.feed.left == 1}
-        left = UNLIMITED if limits.tokens is None else max(limits.tokens - len(plan), 0)
+        plan = {run: 1 for run in self._running if run.left == 1}
+        left = UNLIMITED if limits.tokens is None else max(limits.tokens - sum(len(run.slots) for run in plan), 0)
         for run in self._running:
             if run not in plan and left:
-                plan[run] = run.feed.piece(left)
+                plan[run] = _piece(run, left)
                 left = max(left - plan[run], 0)
         self._make_room(plan)
-        while self._waiting and len(self._running) < limits.texts:
+        texts = sum(run.width for run in self._running)
+        while self._waiting and (texts + self._waiting[0].width <= limits.texts or not self._running):
             run = self._waiting[0]
             leader = self._leader(run)
-            if leader is not None and leader.feed.left > 1:
+            if leader is not None and leader.left > 1:
                 break  # until its prompt is read but for the last token
-            shared = (leader, leader.feed.fed) if leader is not None else self._longest_prefix(run)
+            shared = (leader, leader.fed) if leader is not None else self._longest_prefix(run)
             if not self._has_room(run, shared):
                 shared = None
                 if leader is not None or not self._has_room(run, None):
                     break
-            rest = run.feed.left - (0 if shared is None else shared[1])
-            count = 1 if leader is not None else rest if not (limits.split or plan) else run.feed.piece(min(left, rest))
+            rest = run.left - (0 if shared is None else shared[1])
+            count = 1 if leader is not None else rest if not (limits.split or plan) else _piece(run, min(left, rest))
             if not count or (count < rest and not limits.split):
                 break
             self._open(run, shared)
             self._take(run, count)
-            plan[run], left = count, max(left - count, 0)
+            plan[run], left, texts = count, max(left - count, 0), texts + run.width
         return self._in_step(plan)
 
-    def _leader(self, run: _Run) -> _Run | None:
+    def _leader(self, run: Run) -> Run | None:
         """Return a text of the same prompt, whose blocks a text that begins can share."""
-        if run.text.tokens or not run.feed.can_share or not self._decoder.shares_prompts or len(run.text.prompt) == 1:
+        if run.has_tokens or run.one_by_one or not self.decoder.shares_prompts or len(run.generation.prompt) == 1:
             return None
         for other in self._running:
-            if other.generation is run.generation and not other.text.tokens and self._places[run.penalises].can_fork:
-                return other
+            if other.generation is run.generation and not other.has_tokens:
+                places, _ = self._form(run)
+                return other if places.can_share and places.forks else None
         return None
 
-    def _in_step(self, plan: dict[_Run, int]) -> dict[_Run, int]:
+    def _in_step(self, plan: dict[Run, int]) -> dict[Run, int]:
         """Return a plan in which the texts of a prompt choose tokens in the same step, or none of them.
 
         They take random numbers in turn. If nothing could run, because blocks are missing, the plan stays as it is.
         """
-        late = {run.generation for run in [*self._waiting, *self._running] if plan.get(run) != run.feed.left}
-        fed = {run: n - (n == run.feed.left and run.generation in late) for run, n in plan.items()}
+        late = {run.generation for run in [*self._waiting, *self._running] if plan.get(run) != run.left}
+        fed = {run: n - (n == run.left and run.generation in late) for run, n in plan.items()}
         return {run: count for run, count in fed.items() if count} or plan
 
-    def _longest_prefix(self, run: _Run) -> tuple[_Run, int] | None:
+    def _longest_prefix(self, run: Run) -> tuple[Run, int] | None:
         """Return a text with which another one shares its first tokens, and how many; None for none."""
-        if not self.limits.prefixes or not run.feed.can_share:
+        if not self.limits.prefixes or run.one_by_one:
             return None
-        return self._prefixes[run.penalises].find(run.feed.known[:-1])
+        return self._form(run)[1].find(run.known[:-1])
 
-    def _has_room(self, run: _Run, shared: tuple[_Run, int] | None) -> bool:
+    def _has_room(self, run: Run, shared: tuple[Run, int] | None) -> bool:
         """Return whether there are blocks for a text that shares the first tokens of another one.
 
         Blocks that only wait for others to share them become free as needed, but for those of that text.
         """
         if self.limits.blocks is None:
             return True
-        needed = pages_for(run.feed.left) - (0 if shared is None else pages_for(shared[1]))
+        needed = pages_for(run.left) - (0 if shared is None else pages_for(shared[1]))
         kept = shared is not None and shared[0] in self._ended
         if shared is not None and kept:
             self._ended.move_to_end(shared[0])
         while self._ledger.free < max(needed, 1) and len(self._ended) > kept:
-            self._forget_oldest()
+            self._forget(next(iter(self._ended)))
         return self._ledger.free >= max(needed, 1)
 
-    def _make_room(self, plan: dict[_Run, int]) -> None:
+    def _make_room(self, plan: dict[Run, int]) -> None:
         """Give each text the blocks for its next step. Texts that came last are taken back if there are too few."""
         for run in [*plan]:
             while run in plan and not self._take(run, plan[run]):
                 if self._ended:
-                    self._forget_oldest()
+                    self._forget(next(iter(self._ended)))
                 elif len(self._running) == 1:
-                    run.text.reason = GenerationFinishReason.LENGTH
+                    run.stop()
                     del plan[run]
                 else:
                     last = self._running[-1]
                     plan.pop(last, None)
                     self._take_back(last)
 
-    def _take(self, run: _Run, count: int) -> bool:
-        """Give a text the blocks for more tokens. Return False if there are too few."""
-        while True:
-            try:
-                run.held = with_room(run.held, count, self._ledger)[0]
-                return True
-            except PoolFullError as error:
-                if self.limits.blocks is not None:
-                    return False
-                self._ledger.extend(2 * self._ledger.capacity + error.missing)
+    def _take(self, run: Run, count: int) -> bool:
+        """Give each place of a text the blocks for more tokens. Return False if there are too few."""
+        for slot in run.slots:
+            while True:
+                try:
+                    slot.held = with_room(slot.held, count, self._ledger)[0]
+                    break
+                except PoolFullError as error:
+                    if self.limits.blocks is not None:
+                        return False
+                    self._ledger.extend(2 * self._ledger.capacity + error.missing)
+        return True
 
-    def _open(self, run: _Run, shared: tuple[_Run, int] | None) -> None:
+    def _open(self, run: Run, shared: tuple[Run, int] | None) -> None:
         """Have the first of the texts that wait run, behind some tokens that it shares with another one, if any."""
-        if run.penalises not in self._places:
-            self._places[run.penalises] = self._decoder.places(run.penalises, self._alone)
-        places = self._places[run.penalises]
+        places, _ = self._form(run)
         if shared is None:
-            run.place = places.open()
+            if not places.forks:  # take the request of a text that has ended, instead of another one
+                for other in [other for other in self._ended if self._form(other)[0] is places][:1]:
+                    self._forget(other)
+            run.slots = [Slot(places.open(), not places.forks)]
         else:
-            assert isinstance(places, Sequences)
             other, tokens = shared
-            run.place = places.fork(other.place, tokens)
-            run.held = Tokens(other.held.pages[: pages_for(tokens)], tokens)
-            self._ledger.share(run.held.pages)
-            run.feed.share(tokens)
+            slot = other.slots[0]
+            held = Tokens(slot.held.pages[: pages_for(tokens)], tokens)
+            run.slots = [Slot(places.fork(slot.place, tokens), not places.forks, held)]
+            self._ledger.share(held.pages)
+            run.share(tokens)
+            if not places.forks:  # the place is that of the other text, which has ended
+                self._ledger.release(slot.held.pages)
+                other.slots = []
+                self._forget(other)
         self._running.append(self._waiting.popleft())
 
-    def _take_back(self, run: _Run) -> None:
+    def _take_back(self, run: Run) -> None:
         """Have a text wait, to be computed again."""
         self._running.remove(run)
         self._free(run)
-        run.restart(self._decoder)
+        run.restart(self.decoder.inputs(run.chooser.compiled.inputs))
         self._waiting.appendleft(run)
 
-    def _advance(self, plan: Mapping[_Run, int]) -> None:
+    def _advance(self, plan: Mapping[Run, int]) -> None:
         """Run a step of texts with so many tokens of each."""
         try:
             self._infer(plan)
         except BaseException:  # nobody knows which inferences have run
             for run in [run for run in reversed(self._running) if run in plan]:
                 self._take_back(run)
+            self._ledger.recount([slot.held for run in [*self._running, *self._ended] for slot in run.slots])
             raise
 
-    def _infer(self, plan: Mapping[_Run, int]) -> None:
-        start, results = time.perf_counter(), dict[_Run, Any]()
-        for penalises, places in self._places.items():
-            runs = {run.place: run for run in plan if run.penalises == penalises}
-            steps = {place: arrays for place, run in runs.items() if (arrays := run.next(plan[run])) is not None}
+    def _infer(self, plan: Mapping[Run, int]) -> None:
+        start, results = time.perf_counter(), dict[Any, Any]()
+        for places in {self._form(run)[0]: None for run in plan}:
+            steps = dict[Any, Any]()
+            for run in [run for run in plan if self._form(run)[0] is places]:
+                try:
+                    steps |= run.steps(plan[run])
+                except Error as error:
+                    run.generation.fail(error)
             if steps:
-                found = places.step(steps)
-                results |= {runs[place]: outputs for place, outputs in found.items()}
+                results |= places.step(steps)
         inferred = time.perf_counter()
         counts: dict[int, tuple[RawPerfMetrics, int]] = {}
-        for run, outputs in results.items():
-            raw, chosen = run.generation.raw, not run.feed.left
-            before, run.held = run.held.length, Tokens(run.held.pages, run.feed.fed)
-            counts[id(raw)] = raw, counts.get(id(raw), (raw, 0))[1] + chosen
-            if isinstance(outputs, Error):
-                run.generation.fail(outputs)
-            elif isinstance(outputs, BaseException):
-                raise outputs
-            else:
-                if before // PAGE_TOKENS < run.held.length // PAGE_TOKENS and self._shares(run):
-                    self._prefixes[run.penalises].add(run.feed.known[: run.feed.fed], run)
-                if chosen:
-                    run.accept(outputs)
+        for run in plan:
+            outputs = {slot.place: results[slot.place] for slot in run.slots if slot.place in results}
+            if outputs:
+                raw, chosen = run.generation.raw, self._accept(run, outputs)
+                counts[id(raw)] = raw, counts.get(id(raw), (raw, 0))[1] + chosen
         for raw, count in counts.values():
             raw.add_inference(start, inferred, count)
 
-
-class _Run:
-    """A text in an engine: the feed of its steps, and its place while it runs."""
-
-    place: Any = None
-    held = Tokens()  # its blocks
-
-    def __init__(self, generation: Generation, text: Text, feed: Feed, chooser: Chooser, penalises: bool) -> None:
-        self.generation, self.text, self.feed = generation, text, feed
-        self.chooser, self.penalises = chooser, penalises
-
-    @property
-    def has_ended(self) -> bool:
-        return self.text.reason is not None
-
-    def next(self, count: int) -> Mapping[int, Any] | None:
-        """Return the inputs of the next ``count`` tokens. If nothing follows the grammar, fail, and return None."""
+    def _accept(self, run: Run, outputs: Mapping[Any, Any]) -> int:
+        """Take the outputs of a step of a text. Return the number of tokens that were chosen."""
+        before = run.slots[0].held.length
+        for slot in run.slots:
+            slot.held = Tokens(slot.held.pages, run.fed)
         try:
-            return self.feed.next(count)
-        except Error as e:
-            self.generation.fail(e)
-            return None
+            for error in [found for found in outputs.values() if isinstance(found, BaseException)]:
+                raise error
+            places, prefixes = self._form(run)
+            if before // PAGE_TOKENS < run.fed // PAGE_TOKENS and places.forks and self._shares(run):
+                prefixes.add(run.known[: run.fed], run)
+            chosen, slots = run.take(outputs)
+            self._branch(run, slots)
+        except Error as error:
+            run.generation.fail(error)
+            return 0
+        return chosen
 
-    def accept(self, outputs: Any) -> None:
-        """Take the token that a step chose, or fail the generation if the logits are not numbers."""
-        output = self.chooser.output
-        try:
-            token = checked_token(outputs[output])
-            self.feed.accept(token)
-        except Error as e:
-            self.generation.fail(e)
-            return
-        kept, own = outputs[output + 1][0].tolist()
-        self.text.logs.append(own if self.generation.config.logprobs else kept)
-        self._check_end()
 
-    def restart(self, decoder: Decoder) -> None:
-        """Compute the text again, up to the last token that was accepted. The last step may have been interrupted."""
-        text = self.text
-        if text.reason is None:
-            del text.tokens[len(text.logs) :]
-            if text.tokens:
-                self._check_end()
-        self.feed.restart(decoder.inputs(self.chooser.compiled.inputs))
+def _piece(run: Run, most: int) -> int:
+    """Return how many tokens a text gets in a step, of at most ``most``; more for models that take prompts whole."""
+    if most and run.one_by_one:
+        return 1 if run.fed else run.left
+    return min(run.left, most)
 
-    def _check_end(self) -> None:
-        self.text.reason, cut = self.generation.stops.check(self.text.tokens, self.text.limit)
-        self.text.cut(cut)
+
+def _write(generation: Generation) -> None:
+    """Write the new tokens of a generation to its streamer, which may end it."""
+    status = generation.stream.write()
+    if status != StreamingStatus.RUNNING:  # another thread may have set one meanwhile
+        generation.status = status
 
 
 def _finish(generation: Generation) -> None:
     """Tell the streamer of a generation that it has ended, unless it failed."""
     if generation.error is None:
         if generation.status == StreamingStatus.RUNNING:
-            generation.status = generation.stream.write()
+            _write(generation)
         generation.stream.end()

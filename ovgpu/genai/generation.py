@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ovgpu.genai.assisted_metrics import AssistedRecord
-from ovgpu.genai.decoder import Decoder
-from ovgpu.genai.engine import DEFAULT, Engine, Limits
+from ovgpu.genai.engine import Engine
 from ovgpu.genai.enums import StreamingStatus
 from ovgpu.genai.generation_config import GenerationConfig
 from ovgpu.genai.grammar import CompiledGrammar
@@ -44,35 +43,41 @@ class Outcome:
 
 
 def generate(
-    decoder: Decoder,
+    engine: Engine,
     prompts: Sequence[Sequence[int]],
     config: GenerationConfig,
     stops: Stops,
     streamer: StreamerBase | None,
     raw: RawPerfMetrics,
     grammar: CompiledGrammar | None = None,
-    limits: Limits = DEFAULT,
 ) -> Outcome:
     """Continue each prompt ``num_return_sequences`` times, by greedy search, random draws or beam search.
 
-    With ``grammar``, all texts follow that. The measured times are added to ``raw``. An exception of the streamer ends
-    the generation.
+    ``engine`` has no other generations. With ``grammar``, all texts follow that. The measured times are added to
+    ``raw``. An exception of the streamer ends the generation.
     """
     raw.inference_durations.append(0.0)
     generations = [Generation(prompt, config, stops, raw, grammar, streamer) for prompt in prompts]
-    run(Engine(decoder, limits, len(prompts) * config.num_return_sequences == 1), generations)
+    run(engine, generations, len(prompts) == config.num_return_sequences == config.num_beams == 1)
     return Outcome([text for generation in generations for text in generation.best_first], generations[0].status)
 
 
-def run(engine: Engine, generations: Sequence[Generation]) -> None:
-    """Run generations in an engine, which has no others, to their end. Raises the first error of one."""
+def run(engine: Engine, generations: Sequence[Generation], alone: bool = False) -> None:
+    """Run generations to their end in an engine that has no others, see `Engine.add`. Raises the first error of one.
+
+    Of blocks that wait for others to share them, those of this call stay, and with a limit of blocks also earlier ones;
+    after an exception, none.
+    """
+    kept: Sequence[Generation] = ()
     try:
-        engine.add(generations)
+        engine.add(generations, alone)
         while engine.is_busy:
             engine.step()
             for generation in generations:
                 if generation.error is not None:
                     raise generation.error
+        kept = generations
     finally:
         engine.close()
-        engine.forget()
+        if engine.limits.blocks is None or not kept:
+            engine.forget(kept)

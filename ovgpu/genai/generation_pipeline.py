@@ -10,7 +10,7 @@ from ovgpu.errors import Error
 from ovgpu.genai.assisted import Assistant, DraftModel, PromptLookup, generate_assisted
 from ovgpu.genai.assisted_metrics import AssistedRecord
 from ovgpu.genai.decoder import Decoder
-from ovgpu.genai.engine import DEFAULT
+from ovgpu.genai.engine import DEFAULT, Engine
 from ovgpu.genai.generation import Outcome, generate
 from ovgpu.genai.generation_config import GenerationConfig
 from ovgpu.genai.grammar import CompiledGrammar, Compiler
@@ -43,6 +43,7 @@ class GenerationPipeline:
         if prompt_lookup or draft is not None:
             decoder.verifier()
         self._limits = DEFAULT
+        self._engine: Engine | None = None
         self._compiler: Compiler | None = None
         self._compiler_times: dict[str, float] = {}
         self._turns = Turns()
@@ -117,7 +118,9 @@ class GenerationPipeline:
                 outcome.texts, outcome.status = outcome.texts + found.texts, found.status
             raw.inference_durations[:] = [sum(raw.inference_durations)]
         else:
-            outcome = generate(decoder, prompts.rows, config, stops, writer, raw, grammar, self._limits)
+            engine, self._engine = self._engine_of(decoder), None  # nothing is kept of a call that was interrupted
+            outcome = generate(engine, prompts.rows, config, stops, writer, raw, grammar)
+            self._engine = engine
         raw.m_times_to_first_token += [1e3 * time - 1e6 * start for time in raw.m_new_token_times[:1]]
         raw.generate_durations.append(microseconds_since(start))
         return outcome, raw
@@ -127,6 +130,11 @@ class GenerationPipeline:
         if config.adapters is not None and config.adapters.get_adapters():
             raise Error(f"{type(self).__name__} applies no adapters")
         return self._decoder
+
+    def _engine_of(self, decoder: Decoder) -> Engine:
+        """Return the engine of a decoder, which may have blocks of earlier texts if the same decoder ran them."""
+        engine = self._engine
+        return Engine(decoder, self._limits) if engine is None or engine.decoder is not decoder else engine
 
     def _grammar(self, config: GenerationConfig, raw: RawPerfMetrics) -> CompiledGrammar | None:
         """Return the grammar that texts follow, if there is one."""

@@ -12,6 +12,7 @@ from ovgpu.genai.adapted_decoders import AdaptedDecoders
 from ovgpu.genai.assisted_metrics import assisted_metrics
 from ovgpu.genai.chat_history import ChatHistory
 from ovgpu.genai.decoder import Decoder
+from ovgpu.genai.engine import Limits
 from ovgpu.genai.generation_config import GenerationConfig
 from ovgpu.genai.generation_pipeline import GenerationPipeline, tokens_of
 from ovgpu.genai.metrics import PerfMetrics, RawPerfMetrics, microseconds_since
@@ -33,7 +34,8 @@ class LLMPipeline(GenerationPipeline):
 
     Properties are those of `Core.compile_model`, and ``prompt_lookup=True`` or ``draft_model=draft_model(...)`` for
     assisted generation, which gives the same texts in fewer inferences of the model. ``scheduler_config`` (a
-    `SchedulerConfig`) has limits for many texts. ``adapters`` (an `AdapterConfig`) are applied unless generate() gets
+    `SchedulerConfig`) has limits for many texts. Without it, texts that begin like those of the last call, as those of
+    a chat do, are continued from there. ``adapters`` (an `AdapterConfig`) are applied unless generate() gets
     other ones; for each of the last four sets of these, a compiled model is kept. Threads may share a pipeline: it runs
     one generation at a time.
 
@@ -51,8 +53,7 @@ class LLMPipeline(GenerationPipeline):
             draft = Decoder(Core().read_model(given.draft.path), given.draft.device or given.device, properties)
             draft.check_several_tokens()
         super().__init__(given.tokenizer, given.config, decoder, given.prompt_lookup, draft)
-        if given.scheduler is not None:
-            self._limits = given.scheduler.limits(decoder)
+        self._limits = Limits(prefixes=True) if given.scheduler is None else given.scheduler.limits(decoder)
         self._chat: ChatHistory | None = None
         self._load_time = 1e3 * (time.perf_counter() - start)
 
@@ -96,9 +97,9 @@ class LLMPipeline(GenerationPipeline):
         self._chat = ChatHistory([{"role": "system", "content": system_message}] if system_message else [])
 
     def finish_chat(self) -> None:
-        """End the chat."""
+        """End the chat, and forget its tokens."""
         warnings.warn(DEPRECATED, DeprecationWarning, stacklevel=2)
-        self._chat = None
+        self._chat = self._engine = None
 
     # ----
 

@@ -16,11 +16,18 @@ Steps = Mapping[Any, Step]  # by place
 class Requests:
     """Requests of a compiled model, each for a text. Closed ones are for further texts."""
 
-    can_fork = False
+    forks = False
+    """False: a fork is the place itself. The beams of a search are rows of it, which steps reorder."""
 
     def __init__(self, first: Any, make: Callable[[], Any]) -> None:
         """``first`` is a request, ``make`` makes others."""
         self._free, self._make = [first], make
+        self._variables = first._session.variables
+
+    @property
+    def can_share(self) -> bool:
+        """True if the states are KV caches: a text can begin with the first tokens of one that has ended."""
+        return all(variable.info.axis for variable in self._variables.all.values())
 
     def open(self) -> Any:
         """Return the place of an empty text."""
@@ -38,6 +45,14 @@ class Requests:
                 results[request] = e
         return results
 
+    def fork(self, place: Any, tokens: int | None = None) -> Any:
+        """Return the place itself, with all of its tokens or the first ones."""
+        if tokens is not None:
+            session = place._session
+            with session.backend.active():
+                session.variables.keep_tokens(tokens)
+        return place
+
     def close(self, place: Any) -> None:
         """End a text."""
         self._free.append(place)
@@ -46,11 +61,13 @@ class Requests:
 class Sequences:
     """Sequences of a batcher, each for a text."""
 
+    forks = True
+
     def __init__(self, batcher: SequenceBatcher) -> None:
         self._batcher = batcher
 
     @property
-    def can_fork(self) -> bool:
+    def can_share(self) -> bool:
         """True if texts can share the first tokens of their KV caches."""
         return self._batcher.has_pages
 
@@ -58,8 +75,11 @@ class Sequences:
         """Return the place of an empty text. Raises: BatchFullError if all are taken."""
         return self._batcher.open()
 
-    def fork(self, place: Any, tokens: int) -> Any:
-        """Return the place of a text that shares the first tokens of another one."""
+    def fork(self, place: Any, tokens: int | None = None) -> Any:
+        """Return the place of a text that begins like another one, with all of its tokens or the first ones.
+
+        Raises: BatchFullError if all are taken.
+        """
         return place.fork(tokens)
 
     def step(self, steps: Steps) -> dict[Any, Any]:

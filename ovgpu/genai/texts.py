@@ -69,9 +69,9 @@ class Feed:
         return len(self.text.prompt) + len(self.text.tokens) - self.fed
 
     @property
-    def can_share(self) -> bool:
-        """True if the text has got no tokens, and can begin behind those of another one."""
-        return not self.fed and not self._inputs.one_by_one
+    def one_by_one(self) -> bool:
+        """True if the model takes prompts whole, and then one token at a time."""
+        return self._inputs.one_by_one
 
     def share(self, count: int) -> None:
         """Begin behind tokens that the decoder has from another text."""
@@ -82,12 +82,6 @@ class Feed:
     def known(self) -> list[int]:
         """The tokens of the prompt and of the text."""
         return [*self.text.prompt, *self.text.tokens]
-
-    def piece(self, most: int) -> int:
-        """Return how many tokens the next step gets, of at most ``most``; more for models that take prompts whole."""
-        if most and self._inputs.one_by_one:
-            return 1 if self.fed else self.left
-        return min(self.left, most)
 
     def next(self, count: int) -> dict[int, Array]:
         """Return the arrays by input index for the next ``count`` tokens.

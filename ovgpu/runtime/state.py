@@ -381,6 +381,13 @@ class Variables:
             values[index] = VariableValue(array, buffer)
         self.now = Snapshot(tuple(values))
 
+    def keep_tokens(self, count: int) -> None:
+        """Keep the first ``count`` tokens of the variables, which all grow, and have as many, without a copy."""
+        name, variable = next(iter(self.all.items()))
+        array = self.value(name).array
+        length = 0 if array is None else array.shape[variable.info.axis]
+        self.drop_tokens(length - count, {})
+
     def release(self) -> None:
         """Free the buffers that values have left. The caller must drop bindings to them as well."""
         for variable, value in zip(self.all.values(), self.now.values):

@@ -36,7 +36,6 @@ DIFFERENCES = {
     "PerfMetrics.get_num_generated_tokens": "counts the first token of each text",
     "SchedulerConfig.cache_eviction_config": "only None",
     "SchedulerConfig.cache_interval_multiplier": "without effect",
-    "SchedulerConfig.enable_prefix_caching": "in `LLMPipeline`, within a call",
     "SchedulerConfig.num_linear_attention_blocks": "without effect",
     "SchedulerConfig.sparse_attention_config": "only None",
     "SchedulerConfig.use_cache_eviction": "only False",

@@ -15,7 +15,8 @@ def test_a_group_that_ends_still_penalises_later_ones() -> None:
         max_new_tokens=2, num_beams=2, num_beam_groups=2, diversity_penalty=1.0, num_return_sequences=2, eos_token_id=4
     )
     search = BeamSearch([3], config, Stops(config, None), 2)
-    search.advance(np.array([[-1.0, -5, -1.5, -6, -7]], np.float32))
+    every = np.arange(5)[None]
+    search.advance(np.array([[-1.0, -5, -1.5, -6, -7]], np.float32), every)
     assert [beam.tokens for beam in search.beams] == [(0,), (2,)]
-    search.advance(np.array([[-9.0, -2, -9, -9, -1], [-9, -1.0, -1.5, -9, -9]], np.float32))
+    search.advance(np.array([[-9.0, -2, -9, -9, -1], [-9, -1.0, -1.5, -9, -9]], np.float32), every.repeat(2, 0))
     assert [beam.tokens for beam, *_ in search.results()] == [(0, 4), (2, 2)]

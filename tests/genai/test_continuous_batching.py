@@ -15,7 +15,7 @@ import pytest
 import ovgpu
 import ovgpu.genai as ov_genai
 from ovgpu.batching.gathering import Work
-from ovgpu.genai import engine
+from ovgpu.genai import runs
 from ovgpu.genai.engine import Engine, Limits
 from ovgpu.genai.enums import GenerationFinishReason, GenerationStatus, StreamingStatus
 from ovgpu.genai.metrics import RawPerfMetrics
@@ -203,14 +203,14 @@ def test_an_error_fails_one_request(pipelines: Pipelines, monkeypatch: pytest.Mo
     wanted = expected(pipeline, "a", config())
     handles = [pipeline.add_request(number, "a", config()) for number in range(3)]
     pipeline.step()
-    checked, count = engine.checked_token, iter(range(1000))
+    checked, count = runs.checked_token, iter(range(1000))
 
     def faulty(tokens: Any) -> int:
         if next(count) == 1:
             raise ovgpu.Error("the logits have NaN")
         return checked(tokens)
 
-    monkeypatch.setattr(engine, "checked_token", faulty)
+    monkeypatch.setattr(runs, "checked_token", faulty)
     while pipeline.has_non_finished_requests():
         pipeline.step()
     assert [handle.get_status() for handle in handles] == [
@@ -404,9 +404,9 @@ def test_texts_of_a_prompt_share_its_blocks(device: str, pipelines: Pipelines, e
     for _ in range(8):
         scheduled.step()
     assert not scheduled.is_busy and scheduled.blocks == 0
-    alone = Engine(pipeline._decoder, Limits(8, None), alone=True)
+    alone = Engine(pipeline._decoder, Limits(8, None))
     again = begun(pipeline, [1, *range(5, 40)], fields)
-    alone.add([again])
+    alone.add([again], alone=True)
     for _ in range(20):
         alone.step()
     assert [text.tokens for text in generation.texts] == [text.tokens for text in again.texts]
@@ -423,8 +423,8 @@ def test_prefixes(device: str, blocks: int, pipelines: Pipelines, emulated: str)
     wanted, taken = [], []
     for prompt in prompts:
         own = begun(pipeline, prompt, config())
-        alone = Engine(pipeline._decoder, Limits(), alone=True)
-        alone.add([own])
+        alone = Engine(pipeline._decoder)
+        alone.add([own], alone=True)
         while alone.is_busy:
             alone.step()
         wanted.append(own.texts[0].tokens)
@@ -439,7 +439,7 @@ def test_prefixes(device: str, blocks: int, pipelines: Pipelines, emulated: str)
         assert generation.texts[0].tokens == tokens
     if blocks == 14:
         assert taken == [3, 1, 1, 3, 1, 1, 1]
-    batcher = pipeline._decoder._batcher_of(False)
+    batcher = pipeline._decoder._batcher_of(pipeline._decoder.chooser(penalties=False))
     assert batcher is not None and len(batcher) == len(scheduled._ended) >= 1
     scheduled.forget()
     assert len(batcher) == 0 and scheduled.blocks == 0

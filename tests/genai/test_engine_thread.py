@@ -116,7 +116,7 @@ def test_capacity_and_close(decoder: Decoder, engine: Engine, thread: EngineThre
     thread.close()
     assert ended(*several)() and not engine.is_busy and len(thread) == 0
     assert all(one.error is None for one in several)
-    batcher = decoder._batchers[False]
+    batcher = decoder._batcher_of(decoder.chooser(penalties=False))
     assert batcher is None or len(batcher) == 0
     with pytest.raises(ovgpu.Error, match="the engine is closed"):
         thread.submit([generation()], reader)

@@ -15,11 +15,10 @@ import pytest
 import ovgpu
 import ovgpu.genai as ov_genai
 from ovgpu.backends.cpu import CpuBackend
-from ovgpu.genai import generation
 from ovgpu.genai.assisted import DraftModel
 from ovgpu.genai.assisted_metrics import AssistedRecord
+from ovgpu.genai.beam_search import BeamSearch
 from ovgpu.genai.decoder import Decoder
-from ovgpu.genai.metrics import RawPerfMetrics
 from ovgpu.genai.stops import Stops
 from ovgpu.runtime.state import VariableInfo, Variables
 from ovgpu.types import PartialShape, Type
@@ -80,7 +79,7 @@ def test_texts(model: str, penalties: dict[str, float], pipelines: Pipelines) ->
     assert len({*expected}) == len(expected)
     assert [pipeline.generate(prompt, **PLAIN, **penalties) for prompt in PROMPTS] == expected
     assert pipeline.generate(PROMPTS, **PLAIN, **penalties).texts == expected
-    batcher = pipeline._decoder._batchers[bool(penalties)]
+    batcher = pipeline._decoder._batcher_of(pipeline._decoder.chooser(bool(penalties)))
     assert (batcher is not None) == (model == "mamba")  # whose states take slots of a batch
 
 
@@ -101,29 +100,18 @@ def test_beams(model: str, pipelines: Pipelines) -> None:
     pipeline = pipelines(model)
     (row,) = rows_of(pipeline, PROMPTS[3:4])
 
-    class Texts:
-        """Rows of beam search, each of which OpenVINO computes alone."""
-
-        texts: tuple[tuple[int, ...], ...] = ((),)
-
-        def step(self, rows: Sequence[Sequence[int]], parents: Sequence[int]) -> Array:
-            if rows != [row]:
-                self.texts = tuple((*self.texts[parent], *new) for parent, new in zip(parents, rows))
-            return np.stack([stepwise(model).logits(row, text) for text in self.texts])
-
-    class Alone:
-        log_probabilities = False
-
-        def beams(self) -> Texts:
-            return Texts()
-
     options = {"max_new_tokens": 6, "num_beams": 4, "num_beam_groups": 2, "diversity_penalty": 0.5}
     config = ov_genai.GenerationConfig(**options, num_return_sequences=4, eos_token_id=2)
-    alone: Any = Alone()
-    expected = generation.generate(alone, [row], config, Stops(config, None), None, RawPerfMetrics())
+    search = BeamSearch(row, config, Stops(config, None), 6)
+    texts: list[tuple[int, ...]] = [()]
+    while texts:
+        logits = np.stack([stepwise(model).logits(row, text) for text in texts])
+        logs = logits - np.logaddexp.reduce(logits, -1, keepdims=True)
+        search.advance(logs, np.broadcast_to(np.arange(logs.shape[1]), logs.shape))
+        texts = [beam.tokens for beam in search.beams]
     found = pipeline.generate(ovgpu.Tensor(np.array([row])), config)
-    assert found.tokens == [text.tokens for text in expected.texts]
-    assert found.scores == pytest.approx([text.score for text in expected.texts], abs=1e-3)
+    assert found.tokens == [[*beam.tokens] for beam, _, _ in search.results()]
+    assert found.scores == pytest.approx([score for _, score, _ in search.results()], abs=1e-3)
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -342,7 +342,13 @@ def test_wrong_inputs(pipelines: Pipelines) -> None:
 # ---- beam search
 
 
-def test_beams_need_rows_that_can_be_reordered() -> None:
+def refuse(*args: Any, **keywords: Any) -> SequenceBatcher:
+    """Stand for `SequenceBatcher`, for a model that mixes the rows of a batch."""
+    raise ovgpu.Error("a layer mixes rows")
+
+
+def test_beams_need_rows_that_can_be_reordered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ovgpu.genai.decoder.SequenceBatcher", refuse)
     net = Net()
     ids = net.parameter("i64", (-1, -1), "input_ids")
     table = net.const(np.eye(8, dtype=np.float32))
@@ -352,7 +358,7 @@ def test_beams_need_rows_that_can_be_reordered() -> None:
     net.result(logits)
     decoder = Decoder(ovgpu.Core().read_model(*net.build()), "CPU", {})
     with pytest.raises(ovgpu.Error, match="beam search needs a model with the input beam_idx"):
-        decoder.beams()
+        decoder.ranker(16)
 
 
 def test_the_best_texts_of_all(pipelines: Pipelines) -> None:
@@ -362,7 +368,7 @@ def test_the_best_texts_of_all(pipelines: Pipelines) -> None:
     prompt = ids.data[0].tolist()
 
     def log_probabilities(row: list[int]) -> Any:
-        logits = pipeline._decoder.beams().step([row], [0])[0].astype(np.float64)
+        logits = pipeline._decoder.verifier().step(row, 1)[0].astype(np.float64)
         return logits - np.logaddexp.reduce(logits)
 
     first = log_probabilities(prompt)
@@ -392,14 +398,12 @@ def test_stop_strings_end_beams(pipelines: Pipelines) -> None:
 
 def test_a_model_that_mixes_rows(pipelines: Pipelines, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Texts that cannot share a batch have requests of their own."""
-
-    def refuse(*args: Any, **keywords: Any) -> SequenceBatcher:
-        raise ovgpu.Error("a layer mixes rows")
-
     monkeypatch.setattr("ovgpu.genai.decoder.SequenceBatcher", refuse)
     pipeline = ov_genai.LLMPipeline(make_folder("llama", tmp_path), "CPU", **EXACT)
     prompts = [PROMPT, "a"]
     assert pipeline.generate(prompts, **PLAIN).texts == [pipelines().generate(text, **PLAIN) for text in prompts]
+    beams = {**PLAIN, "num_beams": 3, "num_return_sequences": 3}
+    assert pipeline.generate(prompts, **beams).texts == pipelines().generate(prompts, **beams).texts
 
 
 @pytest.mark.parametrize("penalties", [{}, {"repetition_penalty": 1.5}], ids=["plain", "penalties"])
@@ -409,13 +413,15 @@ def test_texts_share_inferences(
     """All texts that go on run in one inference, on the constants of the model for one text."""
     pipeline = pipelines("gpt2")
     sizes: list[int] = []
-    batcher = pipeline._decoder._batcher_of(penalties=bool(penalties))
+    batcher = pipeline._decoder._batcher_of(pipeline._decoder.chooser(bool(penalties)))
     assert batcher is not None
     slots = batcher._slots[0]
     monkeypatch.setattr(slots, "_observer", lambda run: sizes.append(run.rows))
     ids = pipeline.get_tokenizer().encode([PROMPT] * 3)
     pipeline.generate(ids, max_new_tokens=4, ignore_eos=True, **penalties)
-    assert sizes == [3] * 4 and len(batcher) == 0
+    assert sizes == [3] * 4 and len(batcher) == 3  # whose blocks the next call may share
+    pipeline._engine = None
+    assert len(batcher) == 0
     own, shared = pipeline._decoder.chooser(False).compiled._compilation, batcher.compiled_model._compilation
     assert {id(x) for _, x in shared.constants.values()} & {id(x) for _, x in own.constants.values()}
 
@@ -460,7 +466,7 @@ def test_interruption(prompts: list[str], pipelines: Pipelines, monkeypatch: pyt
 def test_a_faulty_model_ends_the_generation(pipelines: Pipelines, monkeypatch: pytest.MonkeyPatch) -> None:
     pipeline = pipelines()
     before = pipeline.generate([PROMPT, "a"], **PLAIN).texts
-    monkeypatch.setattr("ovgpu.genai.engine.checked_token", lambda found: 1 // 0)
+    monkeypatch.setattr("ovgpu.genai.runs.checked_token", lambda found: 1 // 0)
     with pytest.raises(ZeroDivisionError):
         pipeline.generate([PROMPT, "a"], **PLAIN)
     monkeypatch.undo()

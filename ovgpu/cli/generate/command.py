@@ -17,6 +17,7 @@ from ovgpu.cli.generate.recorder import Recorder
 from ovgpu.cli.generate.report import Report
 from ovgpu.cli.generate.settings import Settings, add_options, read_settings
 from ovgpu.genai.decoder import Decoder
+from ovgpu.genai.engine import Engine
 from ovgpu.genai.files import read_json
 from ovgpu.genai.generation import generate
 from ovgpu.genai.generation_config import GenerationConfig
@@ -86,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
             own = config.copy()
             own.max_new_tokens = tokens
             own.min_new_tokens = min(config.min_new_tokens, tokens)
-            generate(decoder, [prompt], own, Stops(own, tokenizer), streamer, RawPerfMetrics())
+            generate(Engine(decoder), [prompt], own, Stops(own, tokenizer), streamer, RawPerfMetrics())
 
         if args.warm_up:
             generate_tokens(min(limit, WARM_UP_TOKENS), None)

@@ -12,6 +12,7 @@ from ovgpu.api.core import Core
 from ovgpu.errors import Error
 from ovgpu.genai.batch import fix_batch
 from ovgpu.genai.decoder import Decoder, DecoderInputs, find_logits
+from ovgpu.genai.ranking import add_ranking
 from ovgpu.genai.sampling import Sampler, Sampling, add_sampling, checked_token
 from ovgpu.genai.whisper.attention import keep_scores
 from ovgpu.genai.whisper.config import WhisperGenerationConfig
@@ -86,7 +87,7 @@ class WhisperDecoder(Decoder):
 
     shares_prompts = False
 
-    log_probabilities = True
+    known = INPUTS
 
     def __init__(self, path: Path, device: str, properties: Mapping[str, Any], positions: Dimension) -> None:
         """Read and compile the model. ``positions`` are those of the encoder.
@@ -140,15 +141,15 @@ class WhisperDecoder(Decoder):
         add_rules(model, logits, normalise=False)
         return add_sampling(model, logits, penalties)
 
-    def _prepare_beams(self, model: Model) -> int:
+    def _prepare_ranking(self, model: Model, count: int | None) -> int:
         logits = self._find_logits(model)
         keep_last_logits(model, logits)
         add_rules(model, logits, normalise=True)
-        return logits
+        return add_ranking(model, logits, count, normalise=False)
 
     def _find_logits(self, model: Model) -> int:
         """Check the model, fix the length of the hidden states, and return the index of the logits."""
-        logits = find_logits(model, INPUTS)
+        logits = find_logits(model, self.known)
         names = port_names(model.inputs)
         if HIDDEN not in names:
             raise Error(f"the model has no input {HIDDEN}: it is no decoder of Whisper")

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ovgpu.errors import Error
+from ovgpu.genai.engine import Engine
 from ovgpu.genai.enums import StreamingStatus
 from ovgpu.genai.files import read_json
 from ovgpu.genai.generation import generate
@@ -245,7 +246,7 @@ class _Transcription:
         raw = RawPerfMetrics()
         stops = Stops(config, pipeline._tokenizer)
         writer = None if timestamps else self.writer
-        outcome = generate(pipeline._decoder, [prompt], config, stops, writer, raw)
+        outcome = generate(Engine(pipeline._decoder), [prompt], config, stops, writer, raw)
         tokens, status = outcome.texts[0].tokens, outcome.status
         if not timestamps:
             self._add_metrics(raw, [(0, len(raw.m_batch_sizes))])
