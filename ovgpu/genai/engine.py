@@ -387,15 +387,14 @@ class _Run:
 
     def accept(self, outputs: Any) -> None:
         """Take the token that a step chose, or fail the generation if the logits are not numbers."""
-        output = self.chooser.output
+        output, values = self.chooser.output, outputs.to_tuple()
         try:
-            token = checked_token(outputs[output])
+            token = checked_token(values[output])
             self.feed.accept(token)
         except Error as e:
             self.generation.fail(e)
             return
-        kept, own = outputs[output + 1][0].tolist()
-        self.text.logs.append(own if self.generation.config.logprobs else kept)
+        self.text.logs.append(values[output + 1].item())
         self._check_end()
 
     def restart(self, decoder: Decoder) -> None:
