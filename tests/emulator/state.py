@@ -122,8 +122,8 @@ def landing(when: int | str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Reads:
-    """How often kernels have read each byte of the device array at ``address``, u32 [its shape, bytes of an element];
-    and the names of the kernels that have its address."""
+    """Counts of the reads of each byte of the device array at ``address``, u32 [its shape, bytes of an element], and
+    the names of the kernels that have its address."""
 
     address: int
     counts: np.ndarray[Any, np.dtype[np.uint32]]
