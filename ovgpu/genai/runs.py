@@ -138,10 +138,9 @@ class TextRun(Run):
     def take(self, results: Mapping[Any, Any]) -> tuple[int, Sequence[int]]:
         if self.left:
             return 0, [0]
-        outputs, index = results[self.slots[0].place], self.chooser.output
-        self.feed.accept(checked_token(outputs[index]))
-        kept, own = outputs[index + 1][0].tolist()
-        self.text.logs.append(own if self.generation.config.logprobs else kept)
+        values, index = results[self.slots[0].place].to_tuple(), self.chooser.output
+        self.feed.accept(checked_token(values[index]))
+        self.text.logs.append(values[index + 1].item())
         self._check_end()
         return 1, [0]
 

@@ -11,6 +11,7 @@ import pytest
 
 import ovgpu as ov
 from ovgpu.batching.paged_request import PagedRequest
+from ovgpu.ops.attention import _tensor_cores
 from tests.batching import nets
 from tests.batching.test_sequences import close_to
 from tests.harness.models.drive import DATA
@@ -289,6 +290,48 @@ def test_a_step_reads_the_tokens_of_its_sequences(emulated: str) -> None:
     lengths = sum(past) + len(past)
     queries, masks = 4 * token, lengths * 4
     assert attention.bytes_read == 2 * token * lengths + masks + queries + 4 * (2 + 8) * 4  # and the table of pages
+
+
+@pytest.mark.parametrize(
+    ("precision", "new", "kernel", "blocks"),
+    [
+        ("f32", 1, "attend_split", 1),
+        ("f16", 1, "attend_stream", 1),
+        ("f32", 20, "attend_tiles", 1),
+        ("f16", 20, "attend_stream", 2),
+        ("f16", 66, "attend_mma", 2),
+    ],
+)
+def test_caches_are_read_as_far_as_each_sequence_goes(
+    precision: str, new: int, kernel: str, blocks: int, emulated: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The emulator counts: each block of queries reads each byte of the sequence's own tokens once, and no other byte
+    of the pools. So a step of one token reads the bytes of the lengths, whatever the longest one is."""
+    from tests.emulator.state import count_reads
+
+    model, past = nets.decoder(), [3, 100, 40, 17]
+    config = {"INFERENCE_PRECISION_HINT": precision}
+    with ov.SequenceBatcher(model, len(past), emulated, config, max_wait_ms=1000) as batcher:
+        sequences = [batcher.open() for _ in past]
+        one_after_the_other(batcher, sequences, [frames(count, 0) for count in past])
+        request = paged(batcher)
+        if kernel == "attend_mma":
+            monkeypatch.setattr(_tensor_cores, "STREAMED_WIDTH", 0)
+        for step in range(3):  # at the third, the pools have their size, and a graph runs
+            pools = request._pools
+            with count_reads(*pools) as found:
+                with batcher.together():
+                    futures = [s.submit(frames(new, n + step * new)) for s, n in zip(sequences, past)]
+                for future in futures:
+                    future.result()
+        assert request._pools is pools
+        wanted = np.zeros(found[0].counts.shape, np.uint32)
+        for pages, length in request._held[: len(past)]:
+            for token in range(length):
+                wanted[pages[token // 16], :, token % 16] = blocks
+    for reads in found:
+        assert any(name.startswith(kernel) for name in reads.kernels)
+        np.testing.assert_array_equal(reads.counts, wanted)
 
 
 def test_memory_that_no_sequence_has_is_not_read(device: str) -> None:
