@@ -40,7 +40,7 @@ def _join(attention: Node, users: dict[Output, list[Node]], moved: dict[Output, 
     if (
         key.sources[1:] != query.sources[1:]
         or axes != {len(new.spec.shape or ()) - 2}
-        or any(s.spec.type != new.spec.type for s in (v, first, keys))
+        or any(s.spec.type != new.spec.type for s in (v, first)) or keys.spec.type != values.spec.type
     ):
         return
     ports = NodeBuilder(query).add(

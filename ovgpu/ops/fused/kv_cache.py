@@ -20,7 +20,8 @@ from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.shapes import check_integers
 from ovgpu.ops.base.storage import zero_of
 from ovgpu.ops.base.strided import THREADS, Axes, bits, blocks, same_memory, strides_of, vectorized
-from ovgpu.ops.base.xp import Adapter
+from ovgpu.ops.base.xp import NUMPY, Adapter
+from ovgpu.ops.fused.stored_tokens import stored
 from ovgpu.ops.movement.gather import Gather
 from ovgpu.ops.movement.indices import readable
 from ovgpu.ops.movement.movement import Concat
@@ -121,7 +122,8 @@ class CacheAppend(Concat):
 @internal_op
 class CacheWrite(Op):
     """Write of n tokens: ``cache [.., C, ..], new [.., n, ..], lengths [2] -> cache`` writes ``new`` into the cache
-    along ``axis`` from token ``lengths[0]`` on. The capacity C must be at least ``lengths[0] + n``.
+    along ``axis`` from token ``lengths[0]`` on. The capacity C must be at least ``lengths[0] + n``. If the cache has
+    another type than ``new``, the tokens are stored as `ovgpu.ops.fused.stored_tokens` describes.
 
     ``pool, new [B, .., n, ..], table [B, 2 + W] -> pool`` writes each row of ``new`` behind the tokens of its sequence,
     up to the number that it has afterwards."""
@@ -139,17 +141,19 @@ class CacheWrite(Op):
 
     def evaluate(self, xp: Adapter, cache: Array, new: Array, lengths: Array) -> tuple[Array, ...]:
         cache = xp.array(cache)
-        write_tokens(cache, new, lengths, self.axis)
+        write_tokens(cache, stored(xp, new, cache.dtype), lengths, self.axis)
         return (cache,)
 
     def numpy(self, k: HostRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> None:
-        k(write_tokens, *inputs, self.axis)
+        k(store_and_write, *inputs, self.axis)
 
     def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         cache, new, lengths = inputs
         step = strides_of(cache)[self.axis]
         if not new.size:
             return None
+        if new.dtype != cache.dtype:
+            return store_tokens(k, new, cache, self.axis, lengths)
         if lengths.ndim == 2:
             return self._write_pages(k, cache, new, lengths)
         collapsed = Axes.collapse(new.shape, strides_of(new), strides_of(cache), reach=cache.nbytes)
@@ -197,6 +201,11 @@ class CacheWrite(Op):
             early=True,
         )
         return None
+
+
+def store_and_write(cache: Any, new: Any, lengths: Any, axis: int) -> None:
+    """Write ``new`` as `write_tokens` does, as it is stored in the cache."""
+    write_tokens(cache, stored(NUMPY, new, cache.dtype), lengths, axis)
 
 
 def write_tokens(cache: Any, new: Any, lengths: Any, axis: int) -> None:
