@@ -1,10 +1,10 @@
-"""Attention to KV caches that are stored in another type: it reads them as they are, without a layer that converts them.
+"""Attention to KV caches that are stored in another type: it reads them as they are, and no layer converts them.
 
     CacheAppend of f16 -> Convert to f32 -> attention        becomes CacheAppend of f16 -> StoredAttention
     CacheAppend -> attention, if caches are to be quantized  becomes CacheAppend of u8 -> StoredAttention
 
-Between a cache and attention there may be Unsqueeze and Transpose. A cache that other layers read stays as it is, and so
-does one whose tokens have an unknown size, or are not its last axis.
+Between a cache and attention there may be Unsqueeze and Transpose. A cache that other layers read stays as it is, and
+so does one whose tokens have an unknown size, or are not its last axis.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from ovgpu.model import Model, Node, Output
 from ovgpu.ops.arithmetic.arithmetic import Subtract
 from ovgpu.ops.attention.attention import ScaledDotProductAttention
 from ovgpu.ops.attention.stored_attention import StoredAttention
+from ovgpu.ops.base.op import op_of
 from ovgpu.ops.convert import Convert
-from ovgpu.ops.fused.kv_cache import CacheAppend, Reorder
-from ovgpu.ops.fused.stored_tokens import PARAMETER_BYTES, QuantizeTokens
+from ovgpu.ops.fused.kv_cache import CacheAppend, QuantizeTokens, Reorder
+from ovgpu.ops.fused.stored_tokens import PARAMETER_BYTES
 from ovgpu.ops.movement.movement import Transpose
 from ovgpu.ops.shape.reshape import Unsqueeze
 from ovgpu.passes._graph import HALVES, NodeBuilder, constant_integers, redirect, users_of
@@ -163,7 +164,7 @@ def _attend(cache: _Cache) -> None:
             attention.sources = [*attention.sources, *[None] * (8 - len(attention.sources))]
         tokens = new
         for view in views:
-            tokens = NodeBuilder(view).add(view.op, tokens, *view.sources[1:])
+            tokens = NodeBuilder(view).add(op_of(view), tokens, *view.sources[1:])
         attention.sources[5 + index] = tokens
         first = views[0] if views else attention
         first.sources[index if first is attention else 0] = append.ports[0]
@@ -199,5 +200,5 @@ def _without_parameters(shape: Node) -> Output:
     """Return the shape of a cache without the parameters of its rows, in place of a ShapeOf of the rows."""
     add, rank = NodeBuilder(shape), shape.sources[0].spec.rank or 0  # type: ignore[union-attr]
     added = add.constant([0] * (rank - 1) + [PARAMETER_BYTES], shape.ports[0].spec.type)
-    result: Output = add.add(Subtract(), add.add(shape.op, shape.sources[0]), added)
+    result: Output = add.add(Subtract(), add.add(op_of(shape), shape.sources[0]), added)
     return result

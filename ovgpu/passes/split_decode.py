@@ -21,8 +21,7 @@ from ovgpu.ops.attention.stored_attention import StoredAttention
 from ovgpu.ops.base.lazy import LazyConstant
 from ovgpu.ops.base.op import op_of
 from ovgpu.ops.convert import ConvertDown
-from ovgpu.ops.fused.kv_cache import PAGE_TOKENS, CacheAppend, CacheWrite, Reorder, table_tokens
-from ovgpu.ops.fused.stored_tokens import QuantizeTokens
+from ovgpu.ops.fused.kv_cache import PAGE_TOKENS, CacheAppend, CacheWrite, QuantizeTokens, Reorder, table_tokens
 from ovgpu.ops.infrastructure.graph import Constant, Parameter
 from ovgpu.ops.movement.movement import Transpose
 from ovgpu.ops.shape.reshape import Unsqueeze

@@ -126,7 +126,9 @@ class Variable:
         quantized = self.info.is_quantized
         rows = (*value.shape[:-1], value.shape[-1] + PARAMETER_BYTES) if quantized and value.ndim else value.shape
         if not self.admits(rows):
-            shape = self.info.shape if self.info.shape.rank.is_dynamic else PartialShape(self.public_shape(self.info.shape))
+            shape = self.info.shape
+            if quantized and shape.rank.is_static:
+                shape = PartialShape(self.public_shape(shape))
             raise Error(f"variable '{self.info.name}' has shape {shape}, the new value {list(value.shape)}")
         if quantized:
             return quantize_tokens(self.backend.xp, converted(self.backend.xp, value, Type.f32))

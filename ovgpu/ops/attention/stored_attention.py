@@ -43,5 +43,5 @@ class StoredAttention(ScaledDotProductAttention):
 
 def _taken(inputs: Sequence[Any]) -> list[Any]:
     """Return the inputs of attention, with keys and values as it takes them."""
-    q, k, v, mask, scale, sink, new_keys, new_values = inputs
-    return [q, new_keys, new_values, *inputs[3:6]] if new_keys.shape[-2] == k.shape[-2] else list(inputs[:6])
+    attention, new = list(inputs[:6]), inputs[6:]
+    return [attention[0], *new, *attention[3:]] if new[0].shape[-2] == attention[1].shape[-2] else attention

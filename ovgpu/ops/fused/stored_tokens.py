@@ -7,18 +7,13 @@ OpenVINO's CPU plugin. Elements of a row that has infinities or NaN are read as 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
-from ovgpu.errors import OpError
-from ovgpu.ops.base.op import Array, Arrays, Op, internal_op
-from ovgpu.ops.base.recorder import KernelRecorder
-from ovgpu.ops.base.storage import decode, is_plain
-from ovgpu.ops.base.strided import Axes, strides_of
-from ovgpu.ops.base.xp import Adapter
+from ovgpu.ops.base.op import Array
+from ovgpu.ops.base.storage import decode
 from ovgpu.ops.convert import ConvertDown, converted
 from ovgpu.spec import Spec
 from ovgpu.types import Type
@@ -72,31 +67,6 @@ def restored(xp: Any, tokens: Array, dtype: np.dtype[Any]) -> Array:
 
 def restored_spec(tokens: Spec, element_type: Type) -> Spec:
     """Return the spec of `restored`."""
-    if tokens.type == element_type or tokens.shape is None:
+    if tokens.type != Type.u8 or tokens.shape is None:
         return replace(tokens, type=element_type)
-    width = tokens.shape[-1] - (PARAMETER_BYTES if tokens.type == Type.u8 else 0)
-    return Spec(element_type, (*tokens.shape[:-1], width))
-
-
-@internal_op
-class QuantizeTokens(Op):
-    """Keys or values as they are stored in u8: ``x [..., D] -> rows [..., D + 8]``, see `quantize_tokens`."""
-
-    name: ClassVar[str] = "QuantizeTokens"
-
-    strided_outputs = True
-
-    def infer_specs(self, x: Spec) -> tuple[Spec, ...]:
-        if x.shape is None or not x.shape:
-            raise OpError("tokens must have a known rank of 1 or more")
-        return (Spec(Type.u8, (*x.shape[:-1], x.shape[-1] + PARAMETER_BYTES)),)
-
-    def evaluate(self, xp: Adapter, x: Array) -> tuple[Array, ...]:
-        return (quantize_tokens(xp, x),)
-
-    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
-        return store_tokens(k, inputs[0], outputs[0])
-
-
-def store_tokens(k: KernelRecorder, x: Array, target: Array, axis: int = 0, lengths: Array | None = None) -> Any:
-    return NotImplemented
+    return Spec(element_type, (*tokens.shape[:-1], tokens.shape[-1] - PARAMETER_BYTES))
