@@ -2,7 +2,7 @@
 // k [keys, depth], v [keys, width] and out [queries, width], whose rows have a unit stride. Broadcast batch axes have
 // stride 0. The scale is `factor`, or *scale if that is not null. If `length` is not null, *length is the number of
 // keys, and `keys` is its upper bound. With PAGED, keys and values lie in pages, and `length` is the table of pages, the
-// last operand of a batch. C is the type that keys and values are stored in. An attention sink is one more score per row, which takes part in the softmax without a value.
+// last operand of a batch. An attention sink is one more score per row, which takes part in the softmax without a value.
 #pragma once
 
 #include "math.cuh"
@@ -78,8 +78,8 @@ struct KeyRows<true> {
 };
 
 // Advance q, k, v and out to the batch with this index, and compute the batch's offsets in mask and sink.
-template <class T, class C, class Out, class I, int R, int N>
-__device__ __forceinline__ void select_batch(const Axes<I, R, N>& batch, I index, const T*& q, const C*& k, const C*& v,
+template <class T, class Out, class I, int R, int N>
+__device__ __forceinline__ void select_batch(const Axes<I, R, N>& batch, I index, const T*& q, const T*& k, const T*& v,
                                              I& mask_at, I& sink_at, Out*& out) {
   I at[R];
   unravel(batch, index, at);

@@ -2,7 +2,7 @@
 // has a code for each element, then the parameters in f32; see ovgpu/ops/fused/stored_tokens.py.
 #pragma once
 
-#include "common.cuh"
+#include "strided.cuh"
 
 constexpr int PARAMETER_BYTES = 8;
 constexpr int LARGEST_CODE = 255;
@@ -12,6 +12,20 @@ template <class T, class C>
 constexpr bool IS_STORED = true;
 template <class T>
 constexpr bool IS_STORED<T, T> = false;
+
+// Advance q, k, v and out to a batch, as the function in attention.cuh does for keys and values of type T.
+template <class T, class C, class Out, class I, int R, int N>
+__device__ __forceinline__ void select_batch(const Axes<I, R, N>& batch, I index, const T*& q, const C*& k, const C*& v,
+                                             I& mask_at, I& sink_at, Out*& out) {
+  I at[R];
+  unravel(batch, index, at);
+  q += offset(batch, at, 0);
+  k += offset(batch, at, 1);
+  v += offset(batch, at, 2);
+  mask_at = offset(batch, at, 3);
+  sink_at = offset(batch, at, 4);
+  out += offset(batch, at, 5);
+}
 
 // Parameters of a row of u8: an element is minimum + scale * code.
 struct RowParameters {

@@ -18,7 +18,7 @@ from ovgpu.ops.arithmetic.arithmetic import Subtract
 from ovgpu.ops.attention.attention import ScaledDotProductAttention
 from ovgpu.ops.attention.stored_attention import StoredAttention
 from ovgpu.ops.base.op import op_of
-from ovgpu.ops.convert import Convert
+from ovgpu.ops.convert import Convert, ConvertDown
 from ovgpu.ops.fused.kv_cache import CacheAppend, QuantizeTokens, Reorder
 from ovgpu.ops.fused.stored_tokens import PARAMETER_BYTES
 from ovgpu.ops.movement.movement import Transpose
@@ -192,7 +192,10 @@ def _quantize(cache: _Cache) -> list[Output]:
         if shape is not None and shape.rank.is_static:
             shape = PartialShape([*list(shape)[:-1], shape[-1].get_length() + PARAMETER_BYTES])
         node.op = replace(op, variable_type=Type.u8, variable_shape=shape)
-    append.sources[1] = NodeBuilder(append).add(QuantizeTokens(), append.sources[1])
+    new = append.sources[1]
+    if new is not None and isinstance(new.node.op, ConvertDown):
+        new = new.node.sources[0]
+    append.sources[1] = NodeBuilder(append).add(QuantizeTokens(), new)
     return [*read, append.ports[0], *(view.ports[0] for use in cache.uses for view in use.views)]
 
 

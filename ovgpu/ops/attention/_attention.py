@@ -77,7 +77,8 @@ def attend(
 
 def _reads_stored(k: KernelRecorder, x: Operands) -> bool:
     """Return whether a kernel reads keys and values as they are stored, rather than after they have been restored."""
-    return x.queries <= SPLIT_QUERIES or (_streams_stored(k, x) and _tensor_cores.streams(k, x))
+    few = x.sharing * x.queries <= _tensor_cores.STREAMED_ROWS
+    return x.queries <= SPLIT_QUERIES or (few and _streams_stored(k, x))
 
 
 def _streams_stored(k: KernelRecorder, x: Operands) -> bool:
