@@ -11,6 +11,7 @@ from ovgpu.passes._graph import HALVES
 from ovgpu.passes.append_rotated import append_rotated
 from ovgpu.passes.append_to_caches import append_to_caches
 from ovgpu.passes.attend_rotated import attend_rotated
+from ovgpu.passes.attend_to_stored import attend_to_stored
 from ovgpu.passes.canonicalise import canonicalise
 from ovgpu.passes.convert_mixed_reals import convert_mixed_reals
 from ovgpu.passes.downcast import downcast
@@ -83,8 +84,21 @@ class Target:
 
     @property
     def cache_half(self) -> Type | None:
-        """The 16-bit type of the model's KV cache, None if the cache has another type."""
-        return self.cache if self.cache in HALVES else None
+        """The 16-bit type that `downcast` gives the model's KV cache and attention to it, None for another type."""
+        if not self.quantizes_cache:
+            return self.cache if self.cache in HALVES else None
+        return Type.f16 if self.attends_in_cache_type else self.half
+
+    @property
+    def attends_in_cache_type(self) -> bool:
+        """True if attention computes in the type of the KV cache, or in f16 for a quantized one, also where the model
+        computes in f32."""
+        return self.on_card and self.precision == Type.dynamic
+
+    @property
+    def quantizes_cache(self) -> bool:
+        """True if the model's KV cache is stored in 8 bits."""
+        return self.cache in (Type.u8, Type.i8)
 
 
 class Condition(NamedTuple):
@@ -99,6 +113,9 @@ CUDA = Condition("CUDA", lambda target: target.on_card)
 HOST = Condition("CPU", lambda target: target.device == "CPU")
 ANY_DEVICE = Condition("all", lambda target: target.device != "")  # not if OVGPU_STOP_AT forbids fusion
 LAST_LOGITS = Condition("all, if OVGPU_LAST_LOGITS=1", lambda target: target.last_logits)
+STORED_CACHE = Condition(
+    "all, for KV caches in another type", lambda target: target.quantizes_cache or target.cache_half is not None
+)
 IN_F32 = Condition("all, for f32", lambda target: target.precision == Type.f32)
 
 
@@ -206,8 +223,16 @@ PASSES = (
             "dtype": target.half,
             "cache_dtype": target.cache_half,
             "on_card": target.on_card,
-            "attends_in_cache_dtype": target.on_card and target.precision == Type.dynamic,
+            "attends_in_cache_dtype": target.attends_in_cache_type,
         },
+    ),
+    Pass(
+        attend_to_stored,
+        "simplify",
+        STORED_CACHE,
+        "CacheAppend → Convert → ScaledDotProductAttention",
+        "CacheAppend of f16 or u8 → StoredAttention",
+        lambda target: {"quantize": target.quantizes_cache},
     ),
     Pass(merge_products, "simplify", CUDA, "MatMuls of one tensor, such as q, k, v", "MatMul → VariadicSplit"),
     Pass(merge_quantized_products, "simplify", CUDA, "products of the same codes", "one product → VariadicSplit"),

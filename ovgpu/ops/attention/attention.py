@@ -20,9 +20,10 @@ from ovgpu.ops.base.op import Array, Arrays, Op, Workspace, call, internal_op, o
 from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.storage import is_plain
 from ovgpu.ops.base.trace import TILE
-from ovgpu.ops.base.xp import Adapter
+from ovgpu.ops.base.xp import NUMPY, Adapter
 from ovgpu.ops.convert import Convert
 from ovgpu.ops.fused.kv_cache import table_tokens, tokens_of
+from ovgpu.ops.fused.stored_tokens import restored, restored_spec
 from ovgpu.ops.normalization.normalization import check_real
 from ovgpu.ops.reduction import is_float, ones
 from ovgpu.spec import Shape, Spec
@@ -213,6 +214,12 @@ class ScaledDotProductAttention(Op):
         )
         return None
 
+    def _attend(self, inputs: Sequence[Any], outputs: Arrays, workspace: Arrays) -> None:
+        """Compute attention with NumPy. Keys and values may be as caches store them."""
+        operands = restored_inputs(NUMPY, inputs)
+        if ScaledDotProductAttention.numpy(self, call, operands, outputs, workspace) is NotImplemented:
+            outputs[0][...] = ScaledDotProductAttention.evaluate(self, NUMPY, *operands)[0]
+
     def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         return self._record(k, inputs, outputs[0])
 
@@ -247,32 +254,33 @@ class CachedAttention(ScaledDotProductAttention):
     """Indices of the inputs keys, values, mask and lengths."""
 
     def infer_specs(self, *inputs: Any) -> tuple[Spec, ...]:
-        return super().infer_specs(*_dense_specs(inputs))
+        return super().infer_specs(*restored_specs(_dense_specs(inputs)))
 
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
-        return super().workspace(_dense_specs(inputs), outputs)
+        return super().workspace(restored_specs(_dense_specs(inputs)), outputs)
 
     def evaluate(self, xp: Adapter, *inputs: Array) -> tuple[Array, ...]:
+        attend, rank = super().evaluate, inputs[0].ndim
         if inputs[-1].ndim == 1:
-            return super().evaluate(xp, *_valid_inputs(*inputs))
-        attend, rank, rows = super().evaluate, inputs[0].ndim, range(len(inputs[-1]))
-        return (xp.concatenate([attend(xp, *_of_row(inputs, row, rank))[0] for row in rows], axis=0),)
+            return attend(xp, *restored_inputs(xp, _valid_inputs(*inputs)))
+        rows = [restored_inputs(xp, _of_row(inputs, row, rank)) for row in range(len(inputs[-1]))]
+        return (xp.concatenate([attend(xp, *row)[0] for row in rows], axis=0),)
 
     def numpy(self, k: HostRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         q, key = inputs[:2]
         if not is_float(q.dtype) or not outputs[0].size or not key.size:
             return NotImplemented
-        k(self._attend, inputs, outputs, workspace)
+        k(self._attend_valid, inputs, outputs, workspace)
         return None
 
-    def _attend(self, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> None:
+    def _attend_valid(self, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> None:
         if inputs[-1].ndim == 1:
-            super().numpy(call, _valid_inputs(*inputs), outputs, workspace)
+            self._attend(_valid_inputs(*inputs), outputs, workspace)
             return
         (out,), (scaled, *others) = outputs, workspace
         for row in range(len(out)):
             q, *operands = _of_row(inputs, row, out.ndim)
-            super().numpy(call, (q, *operands), (out[row : row + 1],), (scaled[: q.size], *others))
+            self._attend((q, *operands), (out[row : row + 1],), (scaled[: q.size], *others))
 
     def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         *operands, lengths = inputs
@@ -307,6 +315,18 @@ def _dense_specs(inputs: Sequence[Any]) -> list[Any]:
         rows, tokens = lengths.shape[0], table_tokens(lengths.shape)
         k, v = (x if x.shape is None else replace(x, shape=(rows, *x.shape[1:-2], tokens, x.shape[-1])) for x in (k, v))
     return [q, k, v, mask, scale, sink]
+
+
+def restored_specs(inputs: Sequence[Any]) -> list[Any]:
+    """Return the specs of attention's inputs, with those of keys and values as attention computes with them."""
+    q, k, v, *others = inputs
+    return [q, *(x if x.type == q.type else restored_spec(x, q.type) for x in (k, v)), *others]
+
+
+def restored_inputs(xp: Any, inputs: Sequence[Any]) -> list[Any]:
+    """Return the inputs of attention, with keys and values in the type of q."""
+    q, k, v, *others = inputs
+    return [q, *(restored(xp, x, q.dtype) for x in (k, v)), *others]
 
 
 def _is_shared(x: Any) -> bool:
