@@ -103,7 +103,7 @@ def test_a_decode_step_is_one_graph(family: str, pipelines: Pipelines, emulated:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Requests, "step", counted)
         pipeline.generate("hi", image=image(), **cases.PLAIN)
-    assert seen[3:] == [(1, 0, 0, 16)] * 5
+    assert seen[3:] == [(1, 0, 0, 8)] * 5
 
 
 # ---- images
