@@ -132,9 +132,9 @@ class ExactMatMul(MatMul):
 
 
 def _multiply_panels(k: HostRecorder, a: Any, b: Any, out: Any) -> bool:
-    """Record ``out [M, N] = a [M, K] b [K, N]``, with few rows, by panels of columns. Return False if others are faster.
+    """Record a product of few rows, ``out [M, N] = a [M, K] b [K, N]``, by panels of columns, each a call of BLAS.
 
-    NumPy makes a call of BLAS for each panel of the batch.
+    Return False if that is not faster.
     """
     (rows, depth), columns = a.shape, b.shape[1]
     width = PANEL_COLUMNS if b.strides[0] == b.itemsize else STRIDED_PANEL_COLUMNS
