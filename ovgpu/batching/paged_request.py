@@ -25,7 +25,7 @@ from ovgpu.errors import Error, OpError
 from ovgpu.ops.base.op import Array, Op
 from ovgpu.ops.convert import converted
 from ovgpu.ops.fused.copy_rows import CopyRows
-from ovgpu.ops.fused.kv_cache import FIRST_PAGE, NULL_PAGE, PAGE_TOKENS, CacheWrite
+from ovgpu.ops.fused.kv_cache import FIRST_PAGE, NULL_PAGE, PAGE_TOKENS, CacheWrite, host_pool, host_pool_order
 from ovgpu.passes.split_decode import Cache
 from ovgpu.request.device_io import backend_array, tensor_copy
 from ovgpu.request.inputs import RequestInput
@@ -42,6 +42,7 @@ from ovgpu.types import Type
 Extents = tuple[int, ...]
 Inputs = Sequence[Sequence[Any]]
 NOTHING = Tokens()
+HOST_PAGES = 64  # the least pages of a pool on the host that may grow
 
 
 class PagedRequest(BatchRequest):
@@ -200,13 +201,18 @@ class PagedRequest(BatchRequest):
         self._settle()
         if not count:
             return list(sequences)
+        if self._max_pages is None and not backend.remote:
+            # NOTE: in a pool that is half empty, most sequences find consecutive pages. Pages that nothing was written
+            # to take little memory of the host.
+            while self._allocator.free < max(HOST_PAGES, self._allocator.capacity) // 2:
+                self._grow(backend, HOST_PAGES // 2)
         found = list[Tokens]()
         copies = list[tuple[int, int]]()
         while len(found) < len(sequences):
             try:
                 tokens, copy = with_room(sequences[len(found)], count, self._allocator)
             except PoolFullError as error:
-                self._grow(backend, error)
+                self._grow(backend, error.missing, error)
                 continue
             found.append(tokens)
             if copy is not None:
@@ -216,19 +222,24 @@ class PagedRequest(BatchRequest):
             _run(backend, op, [pool for pool in self._pools for _ in range(2)])
         return found
 
-    def _grow(self, backend: Backend, error: PoolFullError) -> None:
-        """Double the pools, or give them as many pages as are missing."""
+    def _grow(self, backend: Backend, missing: int, error: PoolFullError | None = None) -> None:
+        """Double the pools, or give them as many pages as are missing. Raise ``error`` if they may not grow so far."""
         old = self._allocator.capacity
-        capacity = max(power_of_two(old + error.missing), 2 * old)
+        capacity = max(power_of_two(old + missing), 2 * old)
         if self._max_pages is not None:
             capacity = min(capacity, self._max_pages)
-            if capacity < old + error.missing:
-                raise error
+            if capacity < old + missing:
+                raise error or PoolFullError(missing)
         pools = list[Array]()
         for batch in self._batches.values():  # whose graphs and bindings have the old pools
             batch.forget()
         for i, cache in enumerate(self._caches):
-            pool = backend.xp.empty(self._shape(cache, capacity, PAGE_TOKENS), cache.type.storage)
+            shape = self._shape(cache, capacity, PAGE_TOKENS)
+            pool = (
+                backend.xp.empty(shape, cache.type.storage)
+                if backend.remote
+                else host_pool(shape, cache.axis, cache.type.storage)
+            )
             if self._pools:
                 _copy(backend, self._pools[i], pool[:old])
             else:
@@ -301,7 +312,7 @@ class PagedRequest(BatchRequest):
     @property
     def _order(self) -> Extents:
         """The axes of a pool with that of pages in front of that of their tokens."""
-        return (*range(1, self._axis), 0, *range(self._axis, len(self._caches[0].shape)))
+        return host_pool_order(len(self._caches[0].shape), self._axis)
 
     def write_row(self, row: int, state: Mapping[str, Any]) -> None:
         values, backend = list[Array](), self.session.backend

@@ -19,6 +19,7 @@ from ovgpu.ops.base.elementwise import merge_types
 from ovgpu.ops.base.op import Array, Arrays, Op, Workspace, call, internal_op, op
 from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.storage import is_plain
+from ovgpu.ops.base.tasks import record, shares, workers
 from ovgpu.ops.base.trace import TILE
 from ovgpu.ops.base.xp import NUMPY, Adapter
 from ovgpu.ops.convert import Convert
@@ -36,6 +37,9 @@ DECODE_STEP_SCORES = 1 << 15  # the most scores for which attention of a decode 
 MIN_BOUNDED_QUERIES = 32  # the least queries per head for which bounding the scores beforehand saves time
 # Where NumPy has AVX-512, exp2 takes half the time of exp, unless results underflow; elsewhere several times as long.
 USE_EXP2 = sys.platform == "linux" and _multiarray_umath.__cpu_features__["AVX512_SKX"]
+# Rows of a batch are divided among threads if queries and keys have so many products: with fewer, threads take longer
+# to begin, with more, as in prompts, those of BLAS are as good, and need less memory.
+MIN_PARALLEL_PRODUCTS, MAX_PARALLEL_PRODUCTS = 1 << 20, 1 << 28
 MAX_EXPONENT = 50.0  # exp of this and of its negative is far from the limits of f32
 
 
@@ -277,8 +281,18 @@ class CachedAttention(ScaledDotProductAttention):
         if inputs[-1].ndim == 1:
             self._attend(_valid_inputs(*inputs), outputs, workspace)
             return
-        (out,), (scaled, *others) = outputs, workspace
-        for row in range(len(out)):
+        (out,), table, rows = outputs, inputs[-1], range(len(outputs[0]))
+        products = inputs[0][0].size * int(table[:, 1].sum())
+        work = workers(MIN_PARALLEL_PRODUCTS <= products <= MAX_PARALLEL_PRODUCTS and len(rows) > 1)
+        for worker, part in zip(work, shares(len(rows), len(work))):
+            memory = [np.empty_like(x) for x in workspace] if worker.number else workspace
+            worker(self._attend_rows, inputs, out, memory, rows[part])
+        record(call, work)
+
+    def _attend_rows(self, inputs: Arrays, out: Any, workspace: Arrays, rows: Sequence[int]) -> None:
+        """Compute attention for some rows of a batch whose keys and values lie in pages."""
+        scaled, *others = workspace
+        for row in rows:
             q, *operands = _of_row(inputs, row, out.ndim)
             self._attend((q, *operands), (out[row : row + 1],), (scaled[: q.size], *others))
 

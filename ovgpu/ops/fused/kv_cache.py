@@ -264,6 +264,11 @@ def write_tokens(cache: Any, new: Any, lengths: Any, axis: int) -> None:
     """Write ``new`` into ``cache`` along an axis, from token ``lengths[0]`` on; see `CacheWrite`."""
     if lengths.ndim == 2:
         between = (slice(None),) * (axis - 1)
+        if new.shape[axis] == 1:
+            rows = (lengths[:, 0] < lengths[:, 1]).nonzero()[0]
+            pages, at = np.divmod(lengths[rows, 0], PAGE_TOKENS)
+            cache[(lengths[rows, FIRST_PAGE + pages], *between, at)] = new[(rows, *between, 0)]
+            return
         for row, (past, end, *pages) in enumerate(lengths.tolist()):
             begin = past
             while begin < end:
@@ -279,13 +284,32 @@ def write_tokens(cache: Any, new: Any, lengths: Any, axis: int) -> None:
 
 
 def tokens_of(pool: Any, row: Any, axis: int) -> Any:
-    """Return the tokens [1, .., n, ..] of a sequence, which has this row of a table. ``axis`` is that of tokens."""
-    length = int(row[1])
-    pages = row[FIRST_PAGE : FIRST_PAGE - (-length // PAGE_TOKENS)]
-    order = (*range(1, axis), 0, *range(axis, pool.ndim))  # pages next to the tokens of a page
-    taken = pool[pages].transpose(order)
-    tokens = taken.reshape(1, *pool.shape[1:axis], len(pages) * PAGE_TOKENS, *pool.shape[axis + 1 :])
+    """Return the tokens [1, .., n, ..] of a sequence, which has this row of a table. ``axis`` is that of tokens.
+
+    They are a view if the pool is one of `host_pool`, and the pages are consecutive.
+    """
+    _, length, *pages = row.tolist()
+    count = -(-length // PAGE_TOKENS)
+    consecutive = pages[:count] == list(range(pages[0], pages[0] + count))
+    moved = pool.transpose(host_pool_order(pool.ndim, axis))
+    if consecutive:
+        taken = moved[(*(slice(None),) * (axis - 1), slice(pages[0], pages[0] + count))]
+    else:
+        taken = moved.take(row[FIRST_PAGE : FIRST_PAGE + count], axis - 1)
+    tokens = taken.reshape(1, *taken.shape[: axis - 1], count * PAGE_TOKENS, *taken.shape[axis + 1 :])
     return tokens[(*(slice(None),) * axis, slice(length))]
+
+
+def host_pool_order(rank: int, axis: int) -> tuple[int, ...]:
+    """Return the order of a pool's axes in the memory of the host: pages are next to the tokens of a page, along
+    ``axis``, so that consecutive pages are one piece of a cache."""
+    return (*range(1, axis), 0, *range(axis, rank))
+
+
+def host_pool(shape: Sequence[int], axis: int, dtype: Any) -> Any:
+    """Return a new pool of this shape in the memory of the host."""
+    order = host_pool_order(len(shape), axis)
+    return np.empty([shape[i] for i in order], dtype).transpose(np.argsort(order))
 
 
 def table_tokens(shape: Sequence[Any]) -> Any:
