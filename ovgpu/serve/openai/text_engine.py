@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -78,13 +79,13 @@ class TextEngine(Engine):
         self.context = _context(folder)
         self._reasons, self._tools = _message_formats(options.pipeline, self.tokenizer.chat_template)
         limits = _scheduler(options).limits(self._decoder)
-        self._engine, self._observer = GenerationEngine(self._decoder, limits), observer
+        self._engine = GenerationEngine(self._decoder, limits)
         self._compiled = self._decoder.chooser(penalties=False).compiled
         self._bytes: dict[int, bytes] | None = None
         self.measured = TextMeasurements()
         self.max_batch_size = limits.texts
         self.description = f"texts: up to {limits.texts} side by side on {devices_of(self._compiled)}"
-        self._thread = EngineThread(self._engine, limits.texts + MAX_WAITING, self._observe)
+        self._thread = EngineThread(self._engine, limits.texts + MAX_WAITING, partial(_observe, observer))
 
     # ---- texts
 
@@ -199,10 +200,6 @@ class TextEngine(Engine):
 
     # ---- measurements
 
-    def _observe(self, usage: Usage, seconds: float) -> None:
-        if usage.advanced:
-            self._observer(BatchRun(usage.advanced, usage.advanced, (), seconds))
-
     @property
     def cache_usage(self) -> float | None:
         """The part of the blocks of KV caches that are in use; None without a limit."""
@@ -257,6 +254,12 @@ class _Pipeline(GenerationPipeline):
         if sampling_of(config).penalises:
             self._decoder.chooser(penalties=True)  # compiled here, so that no other text waits for it
         return generation
+
+
+def _observe(observer: Observer, usage: Usage, seconds: float) -> None:
+    """Report a step. No method: it would keep a model that is replaced until the garbage is collected."""
+    if usage.advanced:
+        observer(BatchRun(usage.advanced, usage.advanced, (), seconds))
 
 
 def _message_formats(settings: Mapping[str, Any], template: str) -> tuple[bool, ToolFormat | None]:
