@@ -65,11 +65,6 @@ class Run(ABC):
 
     @property
     @abstractmethod
-    def has_tokens(self) -> bool:
-        """True if a token follows the prompt."""
-
-    @property
-    @abstractmethod
     def one_by_one(self) -> bool:
         """True if the model takes prompts whole, and then one token at a time."""
 
@@ -120,10 +115,6 @@ class TextRun(Run):
     @property
     def left(self) -> int:
         return self.feed.left
-
-    @property
-    def has_tokens(self) -> bool:
-        return bool(self.text.tokens)
 
     @property
     def one_by_one(self) -> bool:
@@ -191,10 +182,6 @@ class Search(Run):
     @property
     def left(self) -> int:
         return len(self.known) + self._chosen - self._fed
-
-    @property
-    def has_tokens(self) -> bool:
-        return self._chosen > 0
 
     @property
     def one_by_one(self) -> bool:
