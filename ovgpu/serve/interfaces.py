@@ -231,7 +231,7 @@ class _HttpServer(uvicorn.Server):
 def _accepted(listener: socket.socket) -> Iterator[socket.socket]:
     """Yield the connections that wait at a listening socket."""
     listener.setblocking(False)
-    with contextlib.suppress(BlockingIOError):
+    with contextlib.suppress(OSError):  # BlockingIOError: there are no more
         while True:
             connection, _ = listener.accept()
             connection.setblocking(False)

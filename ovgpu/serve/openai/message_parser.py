@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from ovgpu.serve.openai.pieces import overlap
@@ -122,11 +121,3 @@ class MessageParser:
         found = text.lstrip() if self._blank else text
         self._blank = self._blank and not found
         return found
-
-
-def functions_of(tools: list[dict[str, object]]) -> Iterator[tuple[str, dict[str, object]]]:
-    """Yield the name of each tool and the schema of its parameters."""
-    for tool in tools:
-        function = tool["function"]
-        assert isinstance(function, dict)
-        yield function["name"], function.get("parameters", {})

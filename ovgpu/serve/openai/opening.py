@@ -16,8 +16,7 @@ def open_served_engine(path: Path, options: EngineOptions, observer: Observer) -
     """Read and compile a model, and return the engine of its task.
 
     By default, a decoder with a tokenizer in its folder generates text, Whisper writes speech down, and others have
-    inferences. Raises: Error for a
-    task that the model cannot do.
+    inferences. Raises: Error for a task that the model cannot do.
     """
     task = options.task
     if task not in ("", *TASKS):

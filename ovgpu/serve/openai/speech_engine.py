@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ovgpu.batching.gathering import BatchRun, Observer
+from ovgpu.errors import Error
 from ovgpu.genai import WhisperGenerationConfig, WhisperPipeline
 from ovgpu.genai.enums import StreamingStatus
 from ovgpu.genai.whisper.results import WhisperDecodedResults
@@ -64,15 +65,16 @@ class SpeechEngine(Engine):
     description = "speech, one request at a time"
 
     def __init__(self, folder: Path, options: EngineOptions, observer: Observer) -> None:
+        if options.pipeline:
+            raise Error("pipeline has no settings for speech")
         self._pipeline, self._observer = _Whisper(folder, options.device, **options.properties), observer
         self._pool = ThreadPoolExecutor(1, "ovgpu-speech")
-        self._submitted = 0
+        self._submitted = set[Future[Any]]()  # that have not ended
 
     def submit_speech(self, request: SpeechRequest, on_change: Callable[[], None]) -> Transcription:
         """Submit a request. Raises: FieldError for a language that the model does not know."""
         found, submitted = Transcription(request, on_change), time.perf_counter()
         config = self._config(request)
-        self._submitted += 1
 
         def run() -> WrittenSpeech:
             started = time.perf_counter()
@@ -82,7 +84,8 @@ class SpeechEngine(Engine):
             return WrittenSpeech(result, len(samples) / self._pipeline.rate)
 
         found.done = self._pool.submit(run)
-        found.done.add_done_callback(self._ended)
+        self._submitted.add(found.done)
+        found.done.add_done_callback(self._submitted.discard)
         found.done.add_done_callback(lambda _: on_change())
         return found
 
@@ -113,12 +116,9 @@ class SpeechEngine(Engine):
         config.language, config.initial_prompt = language, request.prompt
         return config
 
-    def _ended(self, future: Future[Any]) -> None:
-        self._submitted -= 1
-
     @property
     def waiting(self) -> int:
-        return max(self._submitted - 1, 0)
+        return max(len(self._submitted) - 1, 0)
 
     def memory(self) -> dict[str, int]:
         return {}

@@ -34,7 +34,7 @@ from ovgpu.serve.openai.choices import Choice
 from ovgpu.serve.openai.errors import FieldError
 from ovgpu.serve.openai.files import GENERATION
 from ovgpu.serve.openai.measurements import TextMeasurements
-from ovgpu.serve.openai.message_parser import CLOSE, OPEN, MessageParser, functions_of
+from ovgpu.serve.openai.message_parser import CLOSE, OPEN, MessageParser
 from ovgpu.serve.openai.pieces import StopStrings
 from ovgpu.serve.openai.requests import Chat, Prompt, TextRequest
 from ovgpu.serve.openai.tool_formats import FORMATS, ToolFormat, format_of
@@ -57,7 +57,6 @@ SINGLE: dict[str, Any] = {
     "stop_strings": set(),  # `StopStrings` finds them
 }
 """Fields of generation_config.json that do not count here: each choice is one text without an assistant."""
-
 
 NO_PARSER = "none"
 PARSERS: dict[str, Collection[Any]] = {"tool_parser": FORMATS, "reasoning_parser": ("qwen3",)}
@@ -176,7 +175,8 @@ class TextEngine(Engine):
         if request.schema is not None:
             return None
         begun = self._reasons and prompt.rstrip().endswith(OPEN)
-        return MessageParser(self._tools, dict(functions_of(request.chat.tools)), self._reasons, begun)
+        functions = {tool["function"]["name"]: tool["function"].get("parameters", {}) for tool in request.chat.tools}
+        return MessageParser(self._tools, functions, self._reasons, begun)
 
     def _tokens(self, prompt: Prompt) -> list[int]:
         if isinstance(prompt, str):

@@ -14,6 +14,7 @@ import pytest
 
 import ovgpu.genai as ov_genai
 from ovgpu.genai.enums import StreamingStatus
+from ovgpu.serve.openai.speech import subtitles
 from ovgpu.serve.openai.speech_engine import Transcription
 from tests.genai.whisper_model import make_folder, sound
 from tests.harness.servers.serving import SECONDS, Serving, serving
@@ -77,25 +78,30 @@ def test_times(speech: Serving, whisper: Any) -> None:
     )
     assert (found["task"], found["language"], found["duration"]) == ("transcribe", expected.language, 1.3)
     assert found["text"] == expected.texts[0].lstrip()
+    starts = [chunk.start_ts for chunk in expected.chunks]
     ends = [chunk.end_ts if chunk.end_ts >= 0 else 1.3 for chunk in expected.chunks]
-    segments = [(chunk.text, chunk.start_ts, end) for chunk, end in zip(expected.chunks, ends)]
-    for part in ("text", "start", "end"):
-        values = [segment[("text", "start", "end").index(part)] for segment in segments]
-        assert [segment[part] for segment in found["segments"]] == pytest.approx(values, abs=1e-3) or part == "text"
     assert [segment["text"] for segment in found["segments"]] == [chunk.text for chunk in expected.chunks]
+    assert [segment["start"] for segment in found["segments"]] == pytest.approx(starts, abs=1e-3)
+    assert [segment["end"] for segment in found["segments"]] == pytest.approx(ends, abs=1e-3)
     assert [word["word"] for word in found["words"]] == [word.word.strip() for word in expected.words]
     assert [word["end"] for word in found["words"]] == pytest.approx([word.end_ts for word in expected.words], abs=1e-3)
-    (first, second), kept = (post(speech, file=LONG, response_format=kind)[1].decode() for kind in ("srt", "vtt")), []
-    for subtitles, begin, point in ((first, r"\d+\n", ","), (second, "", ".")):
-        time = rf"(\d\d):(\d\d):(\d\d)\{point}(\d\d\d)"
-        blocks = re.findall(rf"{begin}{time} --> {time}\n(.*)\n\n", subtitles)
-        kept.append([block[-1] for block in blocks])
-        seconds = [int(block[2]) + int(block[3]) / 1000 for block in blocks]
-        assert seconds == pytest.approx([start for _, start, _ in segments], abs=1e-3)
-    assert kept[0] == kept[1] == [text.strip() for text, _, _ in segments]
-    assert second.startswith("WEBVTT\n\n")
+    for kind, head, number, point in (("srt", "", r"\d+\n", ","), ("vtt", "WEBVTT\n\n", "", r"\.")):
+        subtitles = post(speech, file=LONG, response_format=kind)[1].decode()
+        time = rf"00:00:(\d\d){point}(\d\d\d)"
+        blocks = re.findall(rf"{number}{time} --> {time}\n(.*)\n\n", subtitles)
+        assert subtitles.startswith(head) and len(blocks) == len(starts) > 1
+        assert [block[-1] for block in blocks] == [chunk.text.strip() for chunk in expected.chunks]
+        assert [float(f"{block[0]}.{block[1]}") for block in blocks] == pytest.approx(starts, abs=1e-3)
+        assert [float(f"{block[2]}.{block[3]}") for block in blocks] == pytest.approx(ends, abs=1e-3)
     words = json.loads(post(speech, response_format="verbose_json", **{GRANULARITIES: "word"})[1])
     assert "segments" not in words and words["words"]
+
+
+def test_subtitles_of_any_text() -> None:
+    segments = [(3661.5, 3662.0004, " a\n\n b --> c "), (3662.0, 36000.0, "")]
+    wanted = "1\n01:01:01,500 --> 01:01:02,000\na\n b -> c\n\n2\n01:01:02,000 --> 10:00:00,000\n\n"
+    assert subtitles(segments, "srt") == wanted
+    assert subtitles([], "vtt") == "WEBVTT\n\n"
 
 
 def test_streams(speech: Serving, whisper: Any) -> None:
