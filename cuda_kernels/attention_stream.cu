@@ -247,10 +247,8 @@ __global__ void __launch_bounds__(THREADS, 2)
     }
   };
   const auto load_row = [&](I start, I row) {  // one key and its value, which take the place of zeros
-    const C *const key_row = k + key_rows.offset(row, true, stride.k, stride.key_page), *const value_row =
-                                                                                            v + key_rows.offset(
-                                                                                                    row, true, stride.v,
-                                                                                                    stride.value_page);
+    const C* const key_row = k + key_rows.offset(row, true, stride.k, stride.key_page);
+    const C* const value_row = v + key_rows.offset(row, true, stride.v, stride.value_page);
 #pragma unroll
     for (int n = 0; n < N; n++) {
       const bool own = start + group / 2 * LANE_KEYS + 2 * n + group % 2 == row;
