@@ -105,7 +105,7 @@ IN_F32 = Condition("all, for f32", lambda target: target.precision == Type.f32)
 
 Stage = Literal["simplify", "decode", "append", "batch", "fuse"]
 """Passes of the stages decode and append run among those of the stage fuse, for programs of decode steps. Those of the
-stage append also run for programs of batches on a card."""
+stage append also run for programs of batches on a card, and those of the stage batch on the host."""
 
 
 class Pass(NamedTuple):
