@@ -36,6 +36,7 @@ from ovgpu.passes.keep_last_logits import keep_last_logits
 from ovgpu.passes.keep_products_exact import keep_products_exact
 from ovgpu.passes.keep_weights_compressed import keep_weights_compressed
 from ovgpu.passes.lay_out_channels_last import lay_out_channels_last
+from ovgpu.passes.lay_out_panels import lay_out_panels
 from ovgpu.passes.lay_out_weights import lay_out_weights
 from ovgpu.passes.merge_constants import merge_constants
 from ovgpu.passes.merge_masks import merge_masks
@@ -119,9 +120,9 @@ STORED_CACHE = Condition(
 IN_F32 = Condition("all, for f32", lambda target: target.precision == Type.f32)
 
 
-Stage = Literal["simplify", "decode", "append", "fuse"]
+Stage = Literal["simplify", "decode", "append", "batch", "fuse"]
 """Passes of the stages decode and append run among those of the stage fuse, for programs of decode steps. Those of the
-stage append also run for programs of batches on a card."""
+stage append also run for programs of batches on a card, and those of the stage batch on the host."""
 
 
 class Pass(NamedTuple):
@@ -247,6 +248,8 @@ PASSES = (
         "ConvolutionWithEpilogue",
         lambda target: {"device": target.on_card},
     ),
+    # Before lay_out_weights, which lays out the others.
+    Pass(lay_out_panels, "batch", HOST, "MatMul by a constant", "PanelMatMul by panels of its columns"),
     Pass(lay_out_weights, "fuse", HOST, "MatMul by a constant", "MatMul by its transpose, if BLAS is faster"),
     Pass(fuse_group_norm_epilogues, "fuse", CUDA, "GroupNorm → elementwise layers", "GroupNormWithEpilogue"),
     Pass(reshape_early, "fuse", CUDA, "elementwise → Reshape or Transpose", "Reshape or Transpose → elementwise"),
@@ -291,13 +294,14 @@ def fuse_layers(model: Model, target: Target, kind: Literal["model", "decode", "
     """Fuse successive layers in place: the last part of `prepare`.
 
     ``kind``: of the program. For "decode", also run the passes for decode steps, whose kernels compute a few rows; for
-    "batch" only those that fuse writes to KV caches, and only on a card, as NumPy would copy pools.
+    "batch" only those that fuse writes to KV caches, on a card, as NumPy would copy pools, and those for batches on
+    the host.
     """
     stages: set[Stage] = {"fuse"}
     if kind == "decode":
         stages |= {"decode", "append"}
-    elif kind == "batch" and target.on_card:
-        stages.add("append")
+    elif kind == "batch":
+        stages.add("append" if target.on_card else "batch")
     _run(stages, model, target)
 
 
