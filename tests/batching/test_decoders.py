@@ -232,7 +232,7 @@ def is_empty(batcher: ov.SequenceBatcher) -> bool:
     """Return whether all pages are free."""
     request = paged(batcher)
     request.free_rows(range(request.rows))
-    return request._allocator.free == request._allocator.capacity - 1
+    return request.pools.allocator.free == request.pools.allocator.capacity - 1
 
 
 def test_a_step_is_one_graph(emulated: str) -> None:
@@ -301,7 +301,7 @@ def test_memory_that_no_sequence_has_is_not_read(device: str) -> None:
         backend = request.session.backend
         kept = {(page, i) for pages, n in request._held for t in range(n) for page, i in [(pages[t // 16], t % 16)]}
         with backend.active():
-            for pool in request._pools:
+            for pool in request.pools.arrays:
                 values = np.array(backend.to_host(pool))
                 for page in range(1, len(values)):
                     for place in range(16):
@@ -331,9 +331,9 @@ def test_pools_grow_by_doubling(device: str) -> None:
                 futures = [s.submit(inputs[number]) for s, inputs in zip(sequences, data)]
             for future, results in zip(futures, wanted):
                 nearly(future.result().to_tuple(), results[number])
-            capacities.append(paged(batcher)._allocator.capacity)
+            capacities.append(paged(batcher).pools.allocator.capacity)
         assert capacities[-1] == 128 and sorted({*capacities}) == [2**n for n in range(4, 8)]
-        assert {len(pool) for pool in paged(batcher)._pools} == {128}
+        assert {len(pool) for pool in paged(batcher).pools.arrays} == {128}
         for sequence in sequences:
             sequence.close()
         assert is_empty(batcher)
@@ -369,7 +369,7 @@ def test_a_step_that_fails_after_the_caches_were_written(device: str, monkeypatc
                 nearly(future.result().to_tuple(), results[number])
         request = paged(batcher)
         assert [len(held.pages) for held in request._held] == [2, 3]
-        assert request._allocator.free + 5 == request._allocator.capacity - 1
+        assert request.pools.allocator.free + 5 == request.pools.allocator.capacity - 1
         for sequence in sequences:
             sequence.close()
         assert is_empty(batcher)
@@ -433,7 +433,7 @@ def test_a_pool_of_fixed_size(device: str) -> None:
                 futures = [s.submit(inputs[number]) for s, inputs in zip(sequences, data)]
             for future, results in zip(futures, wanted):
                 nearly(future.result().to_tuple(), results[number])
-        assert paged(batcher)._allocator.capacity == 8 and paged(batcher)._allocator.free == 1
+        assert paged(batcher).pools.allocator.capacity == 8 and paged(batcher).pools.allocator.free == 1
         with batcher.together():
             futures = [s.submit(inputs[3]) for s, inputs in zip(sequences, data)]
         for future in futures:
