@@ -123,7 +123,6 @@ class Pools:
             added = self._max_pages - old
         if added < missing:
             raise PoolFullError(missing)
-        self._release_arrays()
         while added > missing:
             try:
                 self._extend(backend, old + added)
@@ -146,7 +145,9 @@ class Pools:
         sizes = [prod(cache.page) * kind.storage.itemsize for cache, kind in zip(self._caches, self.types)]
         lengths = [len(pool) for pool in self._whole] + [0] * (len(sizes) - len(self._whole))
         added = sum(size * max(capacity - length, 0) for size, length in zip(sizes, lengths))
+        # NOTE: The memory of bindings counts as used, although they are dropped: the next inferences need it again.
         backend.require(added + max(size * length for size, length in zip(sizes, lengths)))
+        self._release_arrays()
         for i, cache in enumerate(self._caches):
             if lengths[i] >= capacity:
                 continue

@@ -30,6 +30,7 @@ def bytes_of(pools: Pools) -> int:
 def little_memory(nbytes: int) -> Iterator[None]:
     """Leave ``nbytes`` of free device memory within the block."""
     gc.collect()
+    cupy_emu.get_default_memory_pool().free_all_blocks()
     with cupy_emu.memory_limit(cupy_emu.get_default_memory_pool().used_bytes() + nbytes):
         yield
 
