@@ -7,14 +7,16 @@ the mask of each sequence as if it were alone.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
+from weakref import WeakMethod
 
 import numpy as np
 
 from ovgpu.batching.model import BatchedModel
-from ovgpu.batching.pages import PageAllocator, PoolFullError, Tokens, pages_for, with_room
+from ovgpu.batching.pages import PoolFullError, Tokens, pages_for, with_room
+from ovgpu.batching.pools import PooledCache, Pools, copy
 from ovgpu.batching.request import BatchRequest, RowPairs
 from ovgpu.batching.row_feeds import FeedOfRows, RowFeeds
 from ovgpu.batching.row_inputs import part
@@ -23,9 +25,8 @@ from ovgpu.compile.compilation import Compilation
 from ovgpu.compile.decode_programs import DecodePrograms
 from ovgpu.errors import Error, OpError
 from ovgpu.ops.base.op import Array, Op
-from ovgpu.ops.convert import converted
 from ovgpu.ops.fused.copy_rows import CopyRows
-from ovgpu.ops.fused.kv_cache import FIRST_PAGE, NULL_PAGE, PAGE_TOKENS, CacheWrite, host_pool, host_pool_order
+from ovgpu.ops.fused.kv_cache import FIRST_PAGE, NULL_PAGE, PAGE_TOKENS, CacheWrite, host_pool_order
 from ovgpu.passes.split_decode import Cache
 from ovgpu.request.device_io import backend_array, tensor_copy
 from ovgpu.request.inputs import RequestInput
@@ -42,32 +43,33 @@ from ovgpu.types import Type
 Extents = tuple[int, ...]
 Inputs = Sequence[Sequence[Any]]
 NOTHING = Tokens()
-HOST_PAGES = 64  # the least pages of a pool on the host that may grow
 
 
 class PagedRequest(BatchRequest):
     """Request for sequences with KV caches, in ``rows`` slots. See `BatchRequest`.
 
     Inferences run in batches of as many rows as there are steps, rounded up to a power of two. All batches use the same
-    pools. These grow as needed, up to pages for ``max_tokens`` tokens if that is not None.
+    ``pools``, whose lock the caller holds. ``resize`` frees slots of sequences that have been closed.
     """
 
-    def __init__(self, compilation: Compilation, batched: BatchedModel, max_tokens: int | None = None) -> None:
+    def __init__(
+        self, compilation: Compilation, batched: BatchedModel, pools: Pools, free_closed: Callable[[], None]
+    ) -> None:
         super().__init__(compilation, batched)
-        self._max_pages = None if max_tokens is None else 1 + pages_for(max_tokens)
-        self._pools: list[Array] = []
-        self._allocator = PageAllocator()
+        self.pools, self._free_closed = pools, WeakMethod(free_closed)
         self._held: list[Tokens] = []  # of each slot; replaced, not changed, so that an interruption finds it complete
-        self._unsettled = False  # whether the allocator may count pages that `_held` does not have
         self._batches = {1: _Batch(self.session, 1)}
-        self._use(compilation)
+        self._take(compilation)
         self._check_caches()
+        caches = [PooledCache(cache.name, self._shape(cache, 1, PAGE_TOKENS)[1:], cache.axis) for cache in self._caches]
+        pools.join(self, caches, self._types)
+        self._compilation = compilation
 
     def check_states(self) -> None:
         pass
 
-    def _use(self, compilation: Compilation) -> None:
-        """Take the programs of a compilation of the model. The caches keep their values, converted to its types."""
+    def _take(self, compilation: Compilation) -> None:
+        """Take the programs of a compilation of the model."""
         programs = compilation.new_append_programs()
         if programs is None:
             raise Error(
@@ -79,15 +81,22 @@ class PagedRequest(BatchRequest):
         self.unstacked = frozenset(range(len(self.session.inputs))) - {*programs.read, self.batched.beams}
         self._feeds = RowFeeds(programs, self.batched, sorted(self.unstacked))
         self._shapes_used = sorted(self.unstacked.intersection(programs.used))
-        xp = self.session.backend.xp
-        self._pools = [converted(xp, pool, cache.type) for pool, cache in zip(self._pools, self._caches)]
-        self._compilation = compilation  # last: if interrupted before it, all this is done again
+        self._types = tuple([cache.type for cache in self._caches])
 
     def _update(self, session: Session) -> None:
-        """Take the current compilation of the model, as another request may have left the range of f16."""
+        """Take the current compilation of the model, as another request may have left the range of f16.
+
+        The caches keep their values, converted to its types. If another request with the same pools has converted them,
+        this one leaves that range as well.
+        """
         session.update()
+        if session.compilation is self._compilation and self._types != self.pools.types:
+            session.compilation.widened()
+            session.update()
         if session.compilation is not self._compilation:
-            self._use(session.compilation)
+            self._take(session.compilation)
+            self.pools.convert(session.backend, self._types)
+            self._compilation = session.compilation  # last: if interrupted before it, all this is done again
 
     def _check_caches(self) -> None:
         """Raise Error if sequences of different lengths cannot share the caches."""
@@ -164,14 +173,15 @@ class PagedRequest(BatchRequest):
             (table.host.shape[1] - FIRST_PAGE) * PAGE_TOKENS,
         )
         # The device part may depend on shapes of inputs that are not stacked, and on these arrays.
-        key = [table.device, *[pair.device for pair in feeds], *self._pools, *[shapes[i] for i in self._shapes_used]]
+        pools = self.pools.arrays
+        key = [table.device, *[pair.device for pair in feeds], *pools, *[shapes[i] for i in self._shapes_used]]
         if batch.replay is not None and all(map(_equal, batch.replay[0], key)) and session.repeat(batch.replay[1]):
             return session.state
         pairs = [
             _stand_in(shapes[i], request_input) if i in self.unstacked else request_input.pair(request_input.read())
             for i, request_input in enumerate(session.inputs)
         ]
-        pairs += [*feeds, table, *(HostDevicePair(pool, pool) for pool in self._pools)]
+        pairs += [*feeds, table, *(HostDevicePair(pool, pool) for pool in pools)]
         executor = session.executor(programs.device)
         results = session.execute(executor, pairs, {}, session.binding_key([pairs[i] for i in programs.read]))
         stacked = [i for i in range(len(inputs)) if i in programs.read]
@@ -186,68 +196,69 @@ class PagedRequest(BatchRequest):
 
     # ---- pages
 
-    def _settle(self) -> None:
-        """Undo what an operation that failed, or was interrupted, has taken and released."""
-        if self._unsettled:
-            self._allocator.recount(self._held)
-        self._unsettled = True
+    @property
+    def held(self) -> Sequence[Tokens]:
+        """The tokens of each slot."""
+        return self._held
+
+    def forget(self) -> None:
+        """Drop graphs and bindings, which have the arrays of the pools."""
+        for batch in self._batches.values():
+            batch.forget()
+
+    def free_closed(self) -> None:
+        """Release the pages of sequences that have been closed."""
+        free = self._free_closed()
+        if free is not None:
+            free()
+
+    def reserve(self, pages: int) -> int:
+        """Let the pools grow to at least so many pages for tokens. Return how many they have, which are fewer at their
+        limit, or if memory is short."""
+        pools, backend = self.pools, self.session.backend
+        missing = 1 + pages - pools.allocator.capacity
+        if missing > 0:
+            with backend.active():
+                self._update(self.session)
+                pools.settle()
+                try:
+                    pools.grow(backend, missing)
+                except (PoolFullError, MemoryError):
+                    pass
+                pools.commit(())
+        return pools.allocator.capacity - 1
 
     def _reserve(self, backend: Backend, sequences: Sequence[Tokens], count: int) -> list[Tokens]:
         """Return the sequences with room for ``count`` more tokens each. Until `_held` has them, the pages count as
         taken only up to the next operation. ``backend`` is active, and copies pages.
 
-        Raises: PoolFullError, if the pools may not grow.
+        Raises: PoolFullError, if the pools may not grow; MemoryError, if they cannot.
         """
-        self._settle()
+        pools = self.pools
+        pools.settle()
         if not count:
             return list(sequences)
-        if self._max_pages is None and not backend.remote:
-            # NOTE: in a pool that is half empty, most sequences find consecutive pages. Pages that nothing was written
-            # to take little memory of the host.
-            while self._allocator.free < max(HOST_PAGES, self._allocator.capacity) // 2:
-                self._grow(backend, HOST_PAGES // 2)
-        found = list[Tokens]()
-        copies = list[tuple[int, int]]()
+        pools.spread(backend)
+        is_reclaimed, found, copies = False, list[Tokens](), list[tuple[int, int]]()
         while len(found) < len(sequences):
             try:
-                tokens, copy = with_room(sequences[len(found)], count, self._allocator)
+                tokens, page_copy = with_room(sequences[len(found)], count, pools.allocator)
             except PoolFullError as error:
-                self._grow(backend, error.missing, error)
-                continue
-            found.append(tokens)
-            if copy is not None:
-                copies.append(copy)
-        if copies:
-            op = CopyRows(axes=(0,) * len(self._pools), rows=tuple(copies))
-            _run(backend, op, [pool for pool in self._pools for _ in range(2)])
-        return found
-
-    def _grow(self, backend: Backend, missing: int, error: PoolFullError | None = None) -> None:
-        """Double the pools, or give them as many pages as are missing. Raise ``error`` if they may not grow so far."""
-        old = self._allocator.capacity
-        capacity = max(power_of_two(old + missing), 2 * old)
-        if self._max_pages is not None:
-            capacity = min(capacity, self._max_pages)
-            if capacity < old + missing:
-                raise error or PoolFullError(missing)
-        pools = list[Array]()
-        for batch in self._batches.values():  # whose graphs and bindings have the old pools
-            batch.forget()
-        for i, cache in enumerate(self._caches):
-            shape = self._shape(cache, capacity, PAGE_TOKENS)
-            pool = (
-                backend.xp.empty(shape, cache.type.storage)
-                if backend.remote
-                else host_pool(shape, cache.axis, cache.type.storage)
-            )
-            if self._pools:
-                _copy(backend, self._pools[i], pool[:old])
+                missing = error.missing
             else:
-                pool[NULL_PAGE] = 0
-            pools.append(pool)
-        backend.synchronize()  # batches have streams of their own
-        self._pools = pools
-        self._allocator.extend(capacity)
+                found.append(tokens)
+                if page_copy is not None:
+                    copies.append(page_copy)
+                continue
+            if is_reclaimed:
+                pools.grow(backend, missing)
+            else:
+                pools.reclaim(self)
+                is_reclaimed, found, copies = True, [], []
+        if copies:
+            op = CopyRows(axes=(0,) * len(self._caches), rows=tuple(copies))
+            _run(backend, op, [pool for pool in pools.arrays for _ in range(2)])
+        return found
 
     def _shape(self, cache: Cache, first: int, tokens: int) -> Extents:
         """Return the shape of a cache or pool with this extent of the first axis, and so many tokens."""
@@ -258,25 +269,25 @@ class PagedRequest(BatchRequest):
     def free_rows(self, rows: Collection[int]) -> None:
         freed = [self._held[row] for row in rows]
         if any([tokens.pages for tokens in freed]):
-            self._settle()
+            self.pools.settle()
             self._hold([NOTHING if row in rows else tokens for row, tokens in enumerate(self._held)], freed)
 
     def copy_states(self, source: BatchRequest, rows: RowPairs, tokens: int | None = None) -> None:
-        """Let slots hold the pages of others, or those of their first ``tokens``. ``source`` is this request."""
-        assert source is self
-        self._settle()
+        """Let slots hold the pages of others, or those of their first ``tokens``. ``source`` has the same pools."""
+        assert isinstance(source, PagedRequest) and source.pools is self.pools
+        self.pools.settle()
         held = self._held.copy()
         for a, b in rows:
-            pages, length = self._held[a]
+            pages, length = source._held[a]
             kept = length if tokens is None else tokens
             if not 0 <= kept <= length:
                 raise Error(f"the sequence has {length} tokens, of which {kept} were to be copied")
             held[b] = Tokens(pages[: pages_for(kept)], kept)
-            self._allocator.share(held[b].pages)
+            self.pools.allocator.share(held[b].pages)
         self._hold(held, [self._held[b] for _, b in rows])
 
     def resize(self, rows: int, moves: RowPairs) -> None:
-        self._settle()
+        self.pools.settle()
         held, kept = [NOTHING] * rows, {old for old, _ in moves}
         for old, new in moves:
             held[new] = self._held[old]
@@ -286,24 +297,23 @@ class PagedRequest(BatchRequest):
     def _hold(self, held: list[Tokens], freed: Sequence[Tokens]) -> None:
         """Let slots hold other tokens. Those in ``freed`` have a holder less than before."""
         self._held = held
-        for tokens in freed:
-            self._allocator.release(tokens.pages)
-        self._unsettled = False
+        self.pools.commit(freed)
 
     def read_row(self, row: int | None) -> dict[str, Tensor]:
         backend, tokens = self.session.backend, NOTHING if row is None else self._held[row]
         count, state = len(tokens.pages), dict[str, Tensor]()
         with backend.active():
             self._update(self.session)
-            taken = [backend.xp.empty((count, *pool.shape[1:]), pool.dtype) for pool in self._pools if count]
+            pools = self.pools.arrays
+            taken = [backend.xp.empty((count, *pool.shape[1:]), pool.dtype) for pool in pools if count]
             if taken:
                 op = CopyRows(axes=(0,) * len(taken), rows=tuple(zip(tokens.pages, range(count))))
-                _run(backend, op, [x for pair in zip(self._pools, taken) for x in pair])
+                _run(backend, op, [x for pair in zip(pools, taken) for x in pair])
             for i, cache in enumerate(self._caches):
                 value = backend.xp.zeros(self._shape(cache, 1, count * PAGE_TOKENS), cache.type.storage)
                 if taken:
                     pages_inside = [taken[i].shape[d] for d in self._order]
-                    _copy(backend, taken[i].transpose(self._order), value.reshape(pages_inside))
+                    copy(backend, taken[i].transpose(self._order), value.reshape(pages_inside))
                 value = value[part(self._axis, slice(tokens.length))]
                 variable = self.session.variables.all[cache.name]
                 state[cache.name] = tensor_copy(*variable.in_public_type(value), backend)
@@ -336,7 +346,7 @@ class PagedRequest(BatchRequest):
             ((pages, _),) = self._reserve(backend, [NOTHING], length)
             if length:
                 table = backend.constant(np.array([[0, length, *pages]], np.int32))
-                for pool, value in zip(self._pools, values):
+                for pool, value in zip(self.pools.arrays, values):
                     _run(backend, CacheWrite(axis=self._axis), [pool, value, table], [pool])
             backend.synchronize()
         held, before = self._held.copy(), self._held[row]
@@ -408,11 +418,6 @@ class _Batch:
 
 def _run(backend: Backend, op: Op, arrays: Sequence[Array], outputs: Sequence[Array] = ()) -> None:
     for call in backend.bind(op, arrays, outputs, (), ()):
-        call()
-
-
-def _copy(backend: Backend, source: Array, target: Array) -> None:
-    for call in backend.copy(source, target):
         call()
 
 

@@ -18,11 +18,14 @@ from ovgpu.batching.compilation import compile_batched
 from ovgpu.batching.gathering import BatchRun, Gatherer, Observer, Work, begin, complete, observe, report, run
 from ovgpu.batching.model import BatchedModel
 from ovgpu.batching.paged_request import PagedRequest
+from ovgpu.batching.pages import pages_for
+from ovgpu.batching.pools import Pools, SharedPools
 from ovgpu.batching.request import BatchRequest
 from ovgpu.batching.row_inputs import RowInputs, RowOutputs
 from ovgpu.batching.smaller_batches import SmallerBatches, power_of_two
 from ovgpu.compile.compilation import Compilation
 from ovgpu.errors import Error, OpError
+from ovgpu.ops.fused.kv_cache import PAGE_TOKENS
 from ovgpu.request.results import OVDict
 from ovgpu.tensor import Tensor
 
@@ -63,8 +66,9 @@ class SequenceBatcher(Unpicklable):
     device with the fewest open sequences, and stays there.
 
     The memory of KV caches grows as needed. With ``max_tokens``, each device has pages for so many tokens, rounded up
-    to whole pages, and no more: a step that needs more raises PoolFullError, and leaves all states as they are. The
-    caller may then close or reset sequences, and repeat the step.
+    to whole pages, from the first step on, and no more: a step that needs more raises PoolFullError, and leaves all
+    states as they are. The caller may then close or reset sequences, and repeat the step. Batchers of models with the
+    same KV caches, on the same devices, share their memory if they get the same ``pools``.
 
     ``observer`` is called with the measurements of every batch.
 
@@ -84,6 +88,7 @@ class SequenceBatcher(Unpicklable):
         observer: Observer | None = None,
         decode_strings: bool | None = True,
         max_tokens: int | None = None,
+        pools: SharedPools | None = None,
     ) -> None:
         if not 1 <= max_sequences <= MAX_SEQUENCES:
             raise ValueError(f"max_sequences is {max_sequences}, not 1 to {MAX_SEQUENCES}")
@@ -94,10 +99,14 @@ class SequenceBatcher(Unpicklable):
         self._compiled, self._batched = compiled, batched
         compilations = compiled._compilations[:max_sequences]
         shares = [(max_sequences + i) // len(compilations) for i in reversed(range(len(compilations)))]
+        pools = pools or SharedPools()
         self._slots = [
-            _Slots(compilation, batched, share, max_wait_ms / 1000, observer, max_tokens)
-            for compilation, share in zip(compilations, shares)
+            _Slots(compilation, batched, share, max_wait_ms / 1000, observer, pools.of(number))
+            for number, (compilation, share) in enumerate(zip(compilations, shares))
         ]
+        if max_tokens is not None:
+            for number in range(len(compilations)):
+                pools.of(number).limit(max_tokens)
         for slots in self._slots:
             threading.Thread(target=slots.work, name="ovgpu-sequences", daemon=True).start()
         self._opening = threading.Lock()
@@ -124,15 +133,26 @@ class SequenceBatcher(Unpicklable):
             slots = min(free, key=lambda slots: len(slots.opened))
             return BatchedSequence(self, slots, slots.open())
 
-    def _fork(self, sequence: BatchedSequence, tokens: int | None) -> BatchedSequence:
-        slots = sequence._slots
-        slots.wait_for_steps(sequence._entry)  # before the lock, which their callbacks may take
+    def reserve(self, tokens: int, max_tokens: int | None = None) -> int:
+        """Have memory on each device for KV caches of so many tokens, and of at most ``max_tokens`` from now on.
+
+        Returns: the number of tokens for which there is memory: fewer at the limit, or if memory is short.
+        """
+        return min(slots.reserve(tokens, max_tokens) for slots in self._slots)
+
+    def fork(self, sequence: BatchedSequence, tokens: int | None = None) -> BatchedSequence:
+        """Return a new sequence, as `BatchedSequence.fork` does, also of one of a batcher with the same pools."""
+        source = sequence._slots
+        slots = next((own for own in self._slots if own.running is source.running), None)
+        if slots is None:
+            raise Error("the sequence is one of another batcher, which does not share its memory")
+        source.wait_for_steps(sequence._entry)  # before the lock, which their callbacks may take
         with self._opening:
             if len(slots.opened) >= slots.most:
                 raise BatchFullError(f"all {slots.most} sequences of the device are open")
             forked = BatchedSequence(self, slots, slots.open())
         try:
-            slots.copy(sequence._entry, forked._entry, tokens)
+            slots.copy(source, sequence._entry, forked._entry, tokens)
         except BaseException:
             forked.close()
             raise
@@ -232,7 +252,7 @@ class BatchedSequence:
         many sequences are open, and RuntimeError for a sequence that is closed, and for ``tokens`` if the sequence has
         fewer, or states that are no KV caches.
         """
-        return self._batcher._fork(self, tokens)
+        return self._batcher.fork(self, tokens)
 
     def reset(self) -> None:
         """Reset the state to the initial one, after the steps that were submitted before."""
@@ -281,7 +301,8 @@ class _Entry:
 class _Slots:
     """Slots of a device's batch, and the loop that runs it. The batcher, its sequences and its thread share it.
 
-    The gatherer's condition guards ``opened`` and the entries, ``running`` guards the request.
+    The gatherer's condition guards ``opened`` and the entries, ``running`` guards the request, and with KV caches also
+    the other requests with the same pools.
     """
 
     def __init__(
@@ -291,10 +312,10 @@ class _Slots:
         most: int,
         max_wait: float,
         observer: Observer | None,
-        max_tokens: int | None,
+        pools: Pools,
     ) -> None:
         self._compilation, self._batched, self.most, self._observer = compilation, batched, most, observer
-        self._max_tokens = max_tokens
+        self._pools = pools
         self.grows = any(info.axis for info in compilation.current.initial.infos.values())
         self.request = self._new_request()
         self._smaller = None if self.grows else SmallerBatches(self.request, self._new_request)
@@ -304,7 +325,7 @@ class _Slots:
         self.outputs = RowOutputs(compilation.outputs, batched)
         self.opened: dict[int, _Entry] = {}  # by slot
         self.gatherer = Gatherer(max_wait, 1)
-        self.running = threading.Lock()
+        self.running = pools.lock if self.grows else threading.Lock()
         self.advanced = threading.Condition(self.gatherer.lock)  # steps of a sequence have ended
         self.done = threading.Event()  # the thread has ended
         self.thread = 0  # id of the thread in `work`
@@ -313,7 +334,7 @@ class _Slots:
     def _new_request(self) -> BatchRequest:
         if not self.grows:
             return BatchRequest(self._compilation.current, self._batched)
-        return PagedRequest(self._compilation.current, self._batched, self._max_tokens)
+        return PagedRequest(self._compilation.current, self._batched, self._pools, self._free_closed)
 
     # ---- sequences
 
@@ -414,17 +435,33 @@ class _Slots:
             if entry.closed:
                 raise Error(CLOSED)
 
-    def copy(self, source: _Entry, target: _Entry, tokens: int | None) -> None:
-        """Copy the state of a sequence to another one, with all tokens in its KV caches or the first ones."""
+    def copy(self, slots: _Slots, source: _Entry, target: _Entry, tokens: int | None) -> None:
+        """Copy the state of a sequence, one of ``slots``, to another one here, with all tokens in its KV caches or the
+        first ones."""
         with self.running:
             self._resize()
+            if slots is not self:
+                slots._resize()
             if source.closed:
                 raise Error(CLOSED)
             if not source.initial:
-                self.request.copy_states(self.request, [(source.slot, target.slot)], tokens)
+                self.request.copy_states(slots.request, [(source.slot, target.slot)], tokens)
                 target.initial = False
             elif tokens:
                 raise Error(f"the sequence has no tokens, of which {tokens} could be copied")
+
+    def reserve(self, tokens: int, max_tokens: int | None) -> int:
+        """Have memory for KV caches of so many tokens; see `SequenceBatcher.reserve`."""
+        if not isinstance(self.request, PagedRequest):
+            return tokens
+        with self.running:
+            self._pools.limit(max_tokens)
+            return self.request.reserve(pages_for(tokens)) * PAGE_TOKENS
+
+    def _free_closed(self) -> None:
+        """Free the slots of sequences that have been closed."""
+        if self._changed:
+            self._resize()
 
     def reset(self, entry: _Entry) -> None:
         self.wait_for_steps(entry)

@@ -13,6 +13,7 @@ import numpy as np
 
 from ovgpu.api.core import CompiledModel, Core
 from ovgpu.batching import SequenceBatcher
+from ovgpu.batching.pools import SharedPools
 from ovgpu.batching.sequence_batcher import MAX_SEQUENCES
 from ovgpu.batching.smaller_batches import power_of_two
 from ovgpu.errors import Error, OpError
@@ -158,7 +159,8 @@ class Chooser:
 
 
 class Decoder:
-    """Decoder in the forms that generations need. All forms have the same constants."""
+    """Decoder in the forms that generations need. All forms have the same constants, and the same memory for the KV
+    caches of texts that share inferences."""
 
     shares_prompts = True
     """True if equal tokens have equal KV caches, so that texts can share those of their prompts."""
@@ -167,7 +169,8 @@ class Decoder:
     """Names of inputs that a model may have."""
 
     def __init__(self, model: Model, device: str, properties: Mapping[str, Any], donor: Decoder | None = None) -> None:
-        """Compile ``model`` for texts without penalties. It takes the constants of ``donor`` that it has, too.
+        """Compile ``model`` for texts without penalties. It takes the constants of ``donor`` that it has, too, and
+        shares the memory of its KV caches, which are alike.
 
         Raises: Error for a model that `prepare` refuses.
         """
@@ -177,6 +180,7 @@ class Decoder:
         self._choosers: dict[bool, Chooser] = {}  # by whether there are penalties
         self._rankers: dict[int | None, Chooser] = {}  # by the number of candidates
         self._batchers: dict[Chooser, SequenceBatcher | None] = {}
+        self._pools: SharedPools = SharedPools() if donor is None else donor._pools
         self._verifier: tuple[Any, Sequence[Output], int] | None = None
         self._making = threading.RLock()
         self._one_by_one = self._takes_one_by_one(self.chooser(penalties=False))
@@ -191,10 +195,14 @@ class Decoder:
 
     @property
     def bytes_per_token(self) -> int:
-        """The number of bytes of a token in the KV caches; 0 for a model whose states have a fixed size."""
-        request = self.chooser(penalties=False).compiled.create_infer_request()
-        caches = [state.state for state in request.query_state() if 0 in state.state.shape]
-        return sum(cache.element_type.size * prod([n for n in cache.shape if n]) for cache in caches)
+        """The number of bytes of a token in the KV caches, as they are stored; 0 for a model whose states have a fixed
+        size."""
+        states = self.chooser(penalties=False).compiled._compilation.initial.infos.values()
+        return sum(
+            state.type.storage.itemsize * prod([extent.get_length() for extent in state.shape if extent.is_static])
+            for state in states
+            if state.shape.rank.is_static and any(extent.is_dynamic for extent in [*state.shape][1:])
+        )
 
     def chooser(self, penalties: bool) -> Chooser:
         """Return the model that chooses tokens, with the inputs that penalties need or without."""
@@ -267,7 +275,7 @@ class Decoder:
                 try:
                     shared = {COLUMNS: None} if COLUMNS in port_names(chooser.compiled.inputs) else {}
                     self._batchers[chooser] = SequenceBatcher(
-                        chooser.compiled, MAX_SEQUENCES, max_wait_ms=0, batch_axes=shared
+                        chooser.compiled, MAX_SEQUENCES, max_wait_ms=0, batch_axes=shared, pools=self._pools
                     )
                 except Error:
                     self._batchers[chooser] = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import OrderedDict, deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -15,7 +16,7 @@ from ovgpu.genai.beam_search import candidates
 from ovgpu.genai.decoder import Chooser, Decoder
 from ovgpu.genai.enums import StreamingStatus
 from ovgpu.genai.metrics import RawPerfMetrics
-from ovgpu.genai.places import Places
+from ovgpu.genai.places import Places, Sequences
 from ovgpu.genai.prefixes import Prefixes
 from ovgpu.genai.runs import Run, Search, Slot, TextRun
 from ovgpu.genai.sampling import Sampler, random_numbers, sampling_of
@@ -33,6 +34,8 @@ class Limits:
     more ends, as at its limit of tokens. Each beam of a beam search counts as a text; a search with more beams than
     ``texts`` runs alone.
 
+    If memory runs out, the blocks that there are become the limit. A text that is alone and needs more then fails.
+
     Texts of a prompt share its blocks, and so do beams those of their common beginning. With ``prefixes``, so do texts
     that begin with the same blocks of tokens, also with those of texts that have ended.
     """
@@ -46,6 +49,7 @@ class Limits:
 
 DEFAULT = Limits()
 UNLIMITED = 1 << 62  # tokens of a step
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,13 @@ class Engine:
 
     def __init__(self, decoder: Decoder, limits: Limits = DEFAULT) -> None:
         self.decoder, self.limits = decoder, limits
+        self.preemptions = 0
+        """How often a text was taken back, to be computed again, because blocks ran out."""
         self._forms: dict[tuple[Chooser, bool], tuple[Places, Prefixes[Run]]] = {}
+        self._sequences: Sequences | None = None  # those of a form; all forms share their memory and their prefixes
+        self._prefixes = Prefixes[Run]()
+        self._reserved = 0  # blocks for which there is memory
+        self._is_short = False  # whether memory has run out, which then is the limit of blocks
         self._waiting: deque[Run] = deque()
         self._running: list[Run] = []  # those that came first come first
         self._ended: OrderedDict[Run, None] = OrderedDict()  # those whose blocks others may share, the last used last
@@ -85,6 +95,11 @@ class Engine:
     def blocks(self) -> int:
         """The number of blocks that texts have, also those that only wait for others to share them."""
         return self._ledger.capacity - 1 - self._ledger.free
+
+    @property
+    def used_blocks(self) -> int:
+        """The number of blocks of texts that run. Others become free as needed."""
+        return len({page for run in [*self._running] for slot in run.slots for page in slot.held.pages})
 
     def add(self, generations: Sequence[Generation], alone: bool = False) -> None:
         """Add generations, which run in this order as far as the limits allow. If they are ``alone``, their texts share
@@ -175,7 +190,10 @@ class Engine:
         """Return the places of texts like one, and the texts by their beginnings."""
         key = run.chooser, run.alone
         if key not in self._forms:
-            self._forms[key] = self.decoder.places(*key), Prefixes()
+            places = self.decoder.places(*key)
+            if isinstance(places, Sequences):
+                self._sequences = places
+            self._forms[key] = places, self._prefixes if places.forks else Prefixes()
         return self._forms[key]
 
     def _drop_ended(self) -> None:
@@ -267,6 +285,8 @@ class Engine:
             if not self._has_room(run, shared):
                 shared = None
                 if leader is not None or not self._has_room(run, None):
+                    if not self._running:
+                        self._give_up(run)
                     break
             rest = run.left - (0 if shared is None else shared[1])
             if plan and all(other.generation is run.generation for other in plan):
@@ -275,7 +295,9 @@ class Engine:
             if not count or (count < rest and not limits.split):
                 break
             self._open(run, shared)
-            self._take(run, count)
+            if not (self._take(run, count) and self._has_memory()):
+                self._take_back(run)
+                break
             plan[run], left, texts = count, max(left - count, 0), texts + run.width
         return self._in_step(plan)
 
@@ -313,23 +335,53 @@ class Engine:
         kept = shared is not None and shared[0] in self._ended
         if shared is not None and kept:
             self._ended.move_to_end(shared[0])
-        while self._ledger.free < max(needed, 1) and len(self._ended) > kept:
+        most = self.limits.blocks - max(needed, 1)
+        while self.blocks > most and len(self._ended) > kept:
             self._forget(next(iter(self._ended)))
-        return self._ledger.free >= max(needed, 1)
+        return self.blocks <= most
 
     def _make_room(self, plan: dict[Run, int]) -> None:
         """Give each text the blocks for its next step. Texts that came last are taken back if there are too few."""
         for run in [*plan]:
             while run in plan and not self._take(run, plan[run]):
-                if self._ended:
-                    self._forget(next(iter(self._ended)))
-                elif len(self._running) == 1:
-                    run.stop()
-                    del plan[run]
-                else:
-                    last = self._running[-1]
-                    plan.pop(last, None)
-                    self._take_back(last)
+                self._free_blocks(plan)
+        while plan and not self._has_memory():
+            self._free_blocks(plan)
+
+    def _free_blocks(self, plan: dict[Run, int]) -> None:
+        """Free the blocks of a text that has ended, or take back the text that came last."""
+        last = self._running[-1]
+        if self._ended:
+            self._forget(next(iter(self._ended)))
+        elif len(self._running) == 1:
+            self._give_up(last)
+            plan.clear()
+        else:
+            plan.pop(last, None)
+            self._take_back(last)
+            self.preemptions += 1
+
+    def _give_up(self, run: Run) -> None:
+        """End a text for which there are too few blocks, although it has all of them."""
+        if self._is_short:
+            text = f"memory for KV caches is short: there are {self.limits.blocks} blocks of {PAGE_TOKENS} tokens, and "
+            run.generation.fail(Error(text + "the text needs more"))
+        else:
+            run.stop()
+
+    def _has_memory(self) -> bool:
+        """Return whether there is memory for the blocks of all texts. If not, it is the limit from now on."""
+        blocks, most = self.blocks, self.limits.blocks
+        if most is not None and blocks > most:
+            return False
+        if self._sequences is None or blocks <= self._reserved:
+            return True
+        self._reserved = self._sequences.reserve(blocks, most)
+        if blocks <= self._reserved:
+            return True
+        log.warning("memory is short: KV caches have %d blocks of %d tokens, and no more", self._reserved, PAGE_TOKENS)
+        self.limits, self._is_short = replace(self.limits, blocks=self._reserved), True
+        return False
 
     def _take(self, run: Run, count: int) -> bool:
         """Give each place of a text the blocks for more tokens. Return False if there are too few."""

@@ -8,6 +8,7 @@ from typing import Any
 from ovgpu.batching import SequenceBatcher
 from ovgpu.errors import Error
 from ovgpu.genai.sampling import Array
+from ovgpu.ops.fused.kv_cache import PAGE_TOKENS
 
 Step = Mapping[int, Array]  # arrays by input index
 Steps = Mapping[Any, Step]  # by place
@@ -78,9 +79,16 @@ class Sequences:
     def fork(self, place: Any, tokens: int | None = None) -> Any:
         """Return the place of a text that begins like another one, with all of its tokens or the first ones.
 
-        Raises: BatchFullError if all are taken.
+        ``place`` may be one in another form of the decoder. Raises: BatchFullError if all are taken.
         """
-        return place.fork(tokens)
+        return self._batcher.fork(place, tokens)
+
+    def reserve(self, blocks: int, most: int | None) -> int:
+        """Have memory for so many blocks of KV caches, and for at most ``most`` from now on.
+
+        Returns: the number of blocks for which there is memory, which are fewer if it is short.
+        """
+        return self._batcher.reserve(blocks * PAGE_TOKENS, None if most is None else most * PAGE_TOKENS) // PAGE_TOKENS
 
     def step(self, steps: Steps) -> dict[Any, Any]:
         """Run a step of some texts, in one inference for each number of tokens. Return the outputs of each, or its

@@ -234,7 +234,7 @@ def is_empty(batcher: ov.SequenceBatcher) -> bool:
     """Return whether all pages are free."""
     request = paged(batcher)
     request.free_rows(range(request.rows))
-    return request._allocator.free == request._allocator.capacity - 1
+    return request.pools.allocator.free == request.pools.allocator.capacity - 1
 
 
 def test_a_step_is_one_graph(emulated: str) -> None:
@@ -319,13 +319,13 @@ def test_caches_are_read_as_far_as_each_sequence_goes(
         if kernel == "attend_mma":
             monkeypatch.setattr(_tensor_cores, "STREAMED_WIDTH", 0)
         for step in range(3):  # at the third, the pools have their size, and a graph runs
-            pools = request._pools
+            pools = request.pools.arrays
             with count_reads(*pools) as found:
                 with batcher.together():
                     futures = [s.submit(frames(new, n + step * new)) for s, n in zip(sequences, past)]
                 for future in futures:
                     future.result()
-        assert request._pools is pools
+        assert request.pools.arrays is pools
         wanted = np.zeros(found[0].counts.shape, np.uint32)
         for pages, length in request._held[: len(past)]:
             for token in range(length):
@@ -345,7 +345,7 @@ def test_memory_that_no_sequence_has_is_not_read(device: str) -> None:
         backend = request.session.backend
         kept = {(page, i) for pages, n in request._held for t in range(n) for page, i in [(pages[t // 16], t % 16)]}
         with backend.active():
-            for pool in request._pools:
+            for pool in request.pools.arrays:
                 values = np.array(backend.to_host(pool))
                 for page in range(1, len(values)):
                     for place in range(16):
@@ -375,11 +375,11 @@ def test_pools_grow_by_doubling(device: str) -> None:
                 futures = [s.submit(inputs[number]) for s, inputs in zip(sequences, data)]
             for future, results in zip(futures, wanted):
                 nearly(future.result().to_tuple(), results[number])
-            capacities.append(paged(batcher)._allocator.capacity)
+            capacities.append(paged(batcher).pools.allocator.capacity)
         # On the host, where empty pages take no memory, half of them stay free.
         most = 256 if device == "CPU" else 128
         assert capacities[-1] == most and {*capacities} <= {2**n for n in range(4, 9)} and len({*capacities}) > 1
-        assert {len(pool) for pool in paged(batcher)._pools} == {most}
+        assert {len(pool) for pool in paged(batcher).pools.arrays} == {most}
         for sequence in sequences:
             sequence.close()
         assert is_empty(batcher)
@@ -399,7 +399,7 @@ def test_the_host_reads_sequences_that_grow_side_by_side_without_copies() -> Non
         request = paged(batcher)
         for pages, length in request._held[:3]:
             row = np.array([length, length, *pages, 0], np.int32)
-            for pool in request._pools:
+            for pool in request.pools.arrays:
                 tokens = tokens_of(pool, row, request._axis)
                 assert tokens.shape[request._axis] == length and np.may_share_memory(tokens, pool)
 
@@ -434,7 +434,7 @@ def test_a_step_that_fails_after_the_caches_were_written(device: str, monkeypatc
                 nearly(future.result().to_tuple(), results[number])
         request = paged(batcher)
         assert [len(held.pages) for held in request._held] == [2, 3]
-        assert request._allocator.free + 5 == request._allocator.capacity - 1
+        assert request.pools.allocator.free + 5 == request.pools.allocator.capacity - 1
         for sequence in sequences:
             sequence.close()
         assert is_empty(batcher)
@@ -498,7 +498,7 @@ def test_a_pool_of_fixed_size(device: str) -> None:
                 futures = [s.submit(inputs[number]) for s, inputs in zip(sequences, data)]
             for future, results in zip(futures, wanted):
                 nearly(future.result().to_tuple(), results[number])
-        assert paged(batcher)._allocator.capacity == 8 and paged(batcher)._allocator.free == 1
+        assert paged(batcher).pools.allocator.capacity == 8 and paged(batcher).pools.allocator.free == 1
         with batcher.together():
             futures = [s.submit(inputs[3]) for s, inputs in zip(sequences, data)]
         for future in futures:

@@ -83,7 +83,7 @@ def test_side_by_side(device: str, decoders: Decoders, monkeypatch: pytest.Monke
     run(Engine(decoder), *searches)
     assert list(map(tokens, searches)) == wanted
     assert sizes == [1, 1, 1, *[9] * 5]
-    assert len(batcher_of(decoder)) == 0 and batcher_of(decoder)._slots[0].request._allocator.free
+    assert len(batcher_of(decoder)) == 0 and batcher_of(decoder)._slots[0].request.pools.allocator.free
 
 
 @pytest.mark.parametrize("limits", [Limits(4, 5), Limits(8, None, 9), Limits(2, 4, 7)], ids=str)

@@ -62,6 +62,7 @@ def text_families(versions: list[Version]) -> Iterator[Family]:
     running = Family("gauge", "vllm:num_requests_running", "Texts that run.", LABELS)
     waiting = Family("gauge", "vllm:num_requests_waiting", "Texts that wait.", LABELS)
     usage = Family("gauge", "vllm:kv_cache_usage_perc", "Used part of the KV caches, if they have a limit.", LABELS)
+    preemptions = Family("counter", "vllm:num_preemptions_total", "Texts that were computed again.", LABELS)
     prompt = Family("counter", "vllm:prompt_tokens_total", "Tokens of prompts.", LABELS)
     tokens = Family("counter", "vllm:generation_tokens_total", "Generated tokens.", LABELS)
     ends = Family("counter", "vllm:request_success_total", "Texts by their end.", (*LABELS, "finished_reason"))
@@ -76,6 +77,7 @@ def text_families(versions: list[Version]) -> Iterator[Family]:
         waiting.add(labels, engine.waiting)
         if engine.cache_usage is not None:
             usage.add(labels, engine.cache_usage)
+        preemptions.add(labels, engine.preemptions)
         measured = engine.measured
         with measured.lock:
             prompt.add(labels, measured.prompt_tokens)
@@ -86,4 +88,4 @@ def text_families(versions: list[Version]) -> Iterator[Family]:
             following.add_histogram(labels, measured.next)
             latency.add_histogram(labels, measured.next)
             whole.add_histogram(labels, measured.whole)
-    yield from (running, waiting, usage, prompt, tokens, ends, first, following, latency, whole)
+    yield from (running, waiting, usage, preemptions, prompt, tokens, ends, first, following, latency, whole)

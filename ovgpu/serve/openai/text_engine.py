@@ -202,8 +202,14 @@ class TextEngine(Engine):
 
     @property
     def cache_usage(self) -> float | None:
-        """The part of the blocks of KV caches that are in use; None without a limit."""
-        return self._engine.blocks / self._engine.limits.blocks if self._engine.limits.blocks else None
+        """The part of the blocks of KV caches that texts which run have; None without a limit."""
+        blocks = self._engine.limits.blocks
+        return self._engine.used_blocks / blocks if blocks else None
+
+    @property
+    def preemptions(self) -> int:
+        """How often a text was taken back, to be computed again, because blocks ran out."""
+        return self._engine.preemptions
 
     @property
     def waiting(self) -> int:

@@ -131,7 +131,7 @@ def test_a_folder_alone(tmp_path: Path) -> None:
 
 
 def test_metrics(repository: Path) -> None:
-    (repository / "llama" / "ovgpu.toml").write_text("scheduler = { num_kv_blocks = 8 }\n")
+    (repository / "llama" / "ovgpu.toml").write_text("scheduler = { num_kv_blocks = 5 }\n")
 
     def metrics(server: Serving) -> dict[str, Any]:
         samples = text_string_to_metric_families(answer(server, "/metrics")[1].decode())
@@ -154,6 +154,7 @@ def test_metrics(repository: Path) -> None:
                 "num_requests_running",
                 "num_requests_waiting",
                 "kv_cache_usage_perc",
+                "num_preemptions_total",
             )
         } == {
             "generation_tokens_total": found["usage"]["completion_tokens"],
@@ -163,8 +164,11 @@ def test_metrics(repository: Path) -> None:
             "num_requests_running": 0,
             "num_requests_waiting": 0,
             "kv_cache_usage_perc": 0,
+            "num_preemptions_total": 0,
         }
         assert (
             b'ovgpu_requests_success{api="OpenAI",interface="REST",method="Completions"'
             in answer(server, "/metrics")[1]
         )
+        call(server, COMPLETIONS, completion(["a" * 14] * 4))  # four texts of two blocks each
+        assert metrics(server)["vllm:num_preemptions_total"].value == 2
