@@ -52,6 +52,15 @@ UNLIMITED = 1 << 62  # tokens of a step
 log = logging.getLogger(__name__)
 
 
+class OutOfBlocksError(Error, MemoryError):
+    """Error for a text that needs more blocks than memory suffices for."""
+
+    def __init__(self, blocks: int) -> None:
+        super().__init__(
+            f"out of memory: KV caches have {blocks} blocks of {PAGE_TOKENS} tokens, and the text needs more"
+        )
+
+
 @dataclass(frozen=True)
 class Usage:
     """Use of a step: how many generations had not ended, how many of them it advanced, and the blocks of all."""
@@ -70,7 +79,7 @@ class Engine:
     def __init__(self, decoder: Decoder, limits: Limits = DEFAULT) -> None:
         self.decoder, self.limits = decoder, limits
         self.preemptions = 0
-        """How often a text was taken back, to be computed again, because blocks ran out."""
+        """The number of times that a text was taken back, to be computed again, because blocks ran out."""
         self._forms: dict[tuple[Chooser, bool], tuple[Places, Prefixes[Run]]] = {}
         self._sequences: Sequences | None = None  # those of a form; all forms share their memory and their prefixes
         self._prefixes = Prefixes[Run]()
@@ -364,8 +373,7 @@ class Engine:
     def _give_up(self, run: Run) -> None:
         """End a text for which there are too few blocks, although it has all of them."""
         if self._is_short:
-            text = f"memory for KV caches is short: there are {self.limits.blocks} blocks of {PAGE_TOKENS} tokens, and "
-            run.generation.fail(Error(text + "the text needs more"))
+            run.generation.fail(OutOfBlocksError(self.limits.blocks or 0))
         else:
             run.stop()
 

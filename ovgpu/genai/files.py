@@ -1,4 +1,4 @@
-"""JSON files and runtime information in a model's folder."""
+"""Models, JSON files and runtime information in a model's folder."""
 
 from __future__ import annotations
 
@@ -9,6 +9,21 @@ from typing import Any
 from ovgpu.errors import Error
 from ovgpu.ir._layers import model_rt_info
 from ovgpu.ir._xml import parse
+
+MODEL = "openvino_model.xml"
+NO_GGUF = (
+    "GGUF is not read: export the model from which the file was made into a folder, by "
+    "`optimum-cli export openvino --model NAME FOLDER`"
+)
+
+
+def model_path(folder: Path) -> str:
+    """Return the path of a folder's model. Raises: Error if there is none."""
+    if (folder / MODEL).is_file():
+        return str(folder / MODEL)
+    if folder.suffix.lower() == ".gguf" or any(folder.glob("*.gguf")):
+        raise Error(f"{folder}: {NO_GGUF}")
+    raise Error(f"{folder} has no {MODEL}: `optimum-cli export openvino --model NAME {folder}` makes one")
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from ovgpu.errors import Error
+from ovgpu.genai.files import model_path
 from ovgpu.genai.generation_config import GenerationConfig
 from ovgpu.genai.scheduler_config import SchedulerConfig
 from ovgpu.genai.tokenizer import Tokenizer
 
-MODEL = "openvino_model.xml"
 WITHOUT_EFFECT = ("ATTENTION_BACKEND",)
 """Properties of openvino_genai that choose among its backends: here all give the same results."""
 UNSUPPORTED = ("MAX_PROMPT_LEN", "MIN_RESPONSE_LEN")
@@ -35,13 +35,6 @@ def draft_model(models_path: str | os.PathLike[str] | bytes, device: str = "", *
     has no model.
     """
     return Draft(model_path(Path(os.fsdecode(models_path))), device, kwargs)
-
-
-def model_path(folder: Path) -> str:
-    """Return the path of a folder's model. Raises: Error if there is none."""
-    if not (folder / MODEL).is_file():
-        raise Error(f"{folder} has no {MODEL}: `optimum-cli export openvino --model NAME {folder}` makes one")
-    return str(folder / MODEL)
 
 
 @dataclass

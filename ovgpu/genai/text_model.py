@@ -12,6 +12,7 @@ import numpy as np
 
 from ovgpu.api.core import Core
 from ovgpu.errors import Error
+from ovgpu.genai.files import model_path
 from ovgpu.genai.tokenizer import TokenizedInputs
 from ovgpu.model import Model, Node, Output
 from ovgpu.ops.base.op import Op
@@ -20,7 +21,6 @@ from ovgpu.ops.infrastructure.graph import Constant, Result
 from ovgpu.types import Type
 
 Array = np.ndarray[Any, Any]
-MODEL = "openvino_model.xml"
 INPUTS = ("input_ids", "attention_mask", "token_type_ids", "position_ids", "beam_idx")
 
 
@@ -29,9 +29,7 @@ def read_model(models_path: Any) -> tuple[Model, Path]:
     if not isinstance(models_path, (str, bytes, os.PathLike)):
         raise TypeError(f"models_path is the path of a folder, not {models_path!r}")
     folder = Path(os.fsdecode(models_path))
-    if not (folder / MODEL).is_file():
-        raise Error(f"{folder} has no {MODEL}: `optimum-cli export openvino --model NAME {folder}` makes one")
-    return Core().read_model(str(folder / MODEL)), folder
+    return Core().read_model(model_path(folder)), folder
 
 
 def find_input(model: Model, name: str) -> Output:

@@ -122,7 +122,7 @@ def test_batchers_that_share_pools(device: str) -> None:
 
 @pytest.mark.parametrize("gone", [False, True])
 def test_pages_of_closed_sequences_are_free_for_others(gone: bool, device: str) -> None:
-    """Those of a batcher that runs no step any more, and those of one that is gone."""
+    """A batcher that runs no step any more gives them back, and one that is gone as well."""
     shared, wanted = SharedPools(), alone(nets.decoder(), [frames(40, 0)])[0]
     first = ov.SequenceBatcher(nets.decoder(), 2, device, EXACT, max_wait_ms=0, max_tokens=64, pools=shared)
     with ov.SequenceBatcher(nets.decoder(), 2, device, EXACT, max_wait_ms=0, pools=shared) as second:

@@ -457,6 +457,7 @@ def test_errors(argv: list[str], message: str, folder: Folder, capsys: pytest.Ca
 
 def test_errors_of_folders(folder: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "there is no folder Qwen/Qwen3-0.6B: `optimum-cli export" in error(capsys, "Qwen/Qwen3-0.6B", PROMPT)
+    assert "qwen3.gguf: GGUF is not read: export the model" in error(capsys, "qwen3.gguf", PROMPT)
     assert "has no tokenizer, neither tokenizer.json nor openvino_tokenizer.xml" in error(capsys, tmp_path, PROMPT)
     path = folder(is_encoder_decoder=True, model_type="t5")
     assert "has an encoder and a decoder (model_type t5)" in error(capsys, path, PROMPT)

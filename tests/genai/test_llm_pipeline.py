@@ -304,6 +304,7 @@ def test_forms_of_construction(pipelines: Pipelines, tmp_path: Path) -> None:
         ((3, "CPU"), {}, TypeError, "LLMPipeline takes"),
         (("folder", "CPU", {}, 1), {}, TypeError, "LLMPipeline takes"),
         (("nothing", "CPU"), {}, ovgpu.Error, "nothing has no openvino_model.xml: `optimum-cli export"),
+        (("nothing.GGUF", "CPU"), {}, ovgpu.Error, "nothing.GGUF: GGUF is not read: export the model from which"),
         (("folder", "CPU"), {"draft_model": 1}, TypeError, "draft_model is what the function draft_model returns"),
         (("folder", "CPU"), {"generation_config": ov_genai.GenerationConfig()}, TypeError, "only with weights"),
         (("folder", "CPU"), {"scheduler_config": {}}, TypeError, "scheduler_config is a SchedulerConfig, not"),

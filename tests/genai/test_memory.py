@@ -13,6 +13,7 @@ import pytest
 import ovgpu
 import ovgpu.genai as ov_genai
 from ovgpu.batching.pools import Pools, SharedPools
+from ovgpu.errors import is_out_of_memory
 from ovgpu.genai.decoder import Decoder
 from ovgpu.genai.engine import Engine, Limits
 from ovgpu.genai.enums import GenerationFinishReason
@@ -137,7 +138,8 @@ def test_memory_runs_out(
     assert engine.preemptions and engine.limits.blocks == 2 and pools_of(decoder).allocator.capacity == 1 + 2
     for text, alone, length in zip(texts, wanted, lengths, strict=True):
         if length == 30:
-            assert str(text.error).startswith("memory for KV caches is short: there are 2 blocks of 16 tokens")
+            assert str(text.error).startswith("out of memory: KV caches have 2 blocks of 16 tokens")
+            assert text.error is not None and is_out_of_memory(text.error)
             assert tokens_of(text) == tokens_of(alone)[: len(tokens_of(text))] and len(tokens_of(text)) == 2 * 16 - 9
         else:
             assert text.error is None and tokens_of(text) == tokens_of(alone)

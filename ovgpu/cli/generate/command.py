@@ -18,7 +18,7 @@ from ovgpu.cli.generate.report import Report
 from ovgpu.cli.generate.settings import Settings, add_options, read_settings
 from ovgpu.genai.decoder import Decoder
 from ovgpu.genai.engine import Engine
-from ovgpu.genai.files import read_json
+from ovgpu.genai.files import NO_GGUF, read_json
 from ovgpu.genai.generation import generate
 from ovgpu.genai.generation_config import GenerationConfig
 from ovgpu.genai.metrics import RawPerfMetrics
@@ -122,6 +122,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _folder(path: Path) -> Path:
     """Return the folder of a model. Raises ValueError if it does not exist, or its files are not those of a decoder."""
+    if path.suffix.lower() == ".gguf":
+        raise ValueError(f"{path}: {NO_GGUF}")
     if not path.exists():
         raise ValueError(f"there is no folder {path}: `optimum-cli export openvino --model NAME {path}` makes one")
     folder = model_folder(str(path))

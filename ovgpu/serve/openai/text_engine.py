@@ -208,7 +208,7 @@ class TextEngine(Engine):
 
     @property
     def preemptions(self) -> int:
-        """How often a text was taken back, to be computed again, because blocks ran out."""
+        """The number of times that a text was taken back, to be computed again, because blocks ran out."""
         return self._engine.preemptions
 
     @property
