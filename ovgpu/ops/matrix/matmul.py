@@ -24,6 +24,7 @@ MAX_GEMV_ROWS, MIN_GEMV_ELEMENTS = 3, 1 << 16
 # more time than a product with few rows, which is therefore computed a panel of columns at a time.
 MAX_UNPACKED_PRODUCTS = 1_000_000 if BLAS_THREADS and _multiarray_umath.__cpu_features__["AVX512_SKX"] else 0
 PANEL_COLUMNS, STRIDED_PANEL_COLUMNS = 16, 64  # of panels that lie in one piece, and of others
+MAX_PANEL_ROWS = 32  # with more rows, packing takes less of the time
 MIN_PARALLEL_PRODUCTS = 1 << 22  # of a matrix product that several threads compute
 
 
@@ -139,7 +140,7 @@ def _multiply_panels(k: HostRecorder, a: Any, b: Any, out: Any) -> bool:
     (rows, depth), columns = a.shape, b.shape[1]
     width = PANEL_COLUMNS if b.strides[0] == b.itemsize else STRIDED_PANEL_COLUMNS
     if (
-        rows < 2
+        not 2 <= rows <= MAX_PANEL_ROWS
         or rows * depth * width > MAX_UNPACKED_PRODUCTS
         or out.dtype != np.float32
         or b.size < MIN_GEMV_ELEMENTS
