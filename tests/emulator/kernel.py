@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
+from struct import unpack_from
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -191,9 +192,10 @@ class KernelNode:
         """Return addresses in the memory that the kernel reads, and in that which it writes."""
         found: tuple[list[int], list[int]] = [], []
         for parameter, argument in zip(self.function.parameters, self.arguments):
-            if parameter.kind in "pcs":  # any word of a struct may be a pointer to memory that is written
-                words = np.frombuffer(argument[: len(argument) // 8 * 8], np.uint64)
-                found[parameter.kind != "c"].extend(words.tolist())
+            if parameter.kind in "pc":
+                found[parameter.kind == "p"].append(int.from_bytes(argument, "little"))
+            elif parameter.kind == "s":  # any word may be a pointer to memory that is written
+                found[1].extend(unpack_from(f"<{len(argument) // 8}Q", argument))
         return found
 
     def _blocks(self, written: int) -> set[int]:
@@ -202,10 +204,10 @@ class KernelNode:
 
     def _guarded(self) -> Iterator[_Guarded]:
         """Yield the memory of this launch that the work in flight still accesses."""
-        work, writes = in_flight(), self._blocks(1)
+        (read, written), writes = in_flight().blocks, self._blocks(1)
         for block in self._blocks(0) | writes:
-            if block in work.written or (block in writes and block in work.read):
-                yield _Guarded(*pages(block), block not in work.written)
+            if block in written or (block in writes and block in read):
+                yield _Guarded(*pages(block), block not in written)
 
     def _counted(self) -> Iterator[_Counted]:
         """Yield the memory of this launch whose reads are counted."""
@@ -228,9 +230,10 @@ class KernelNode:
 
         Raise CUDARuntimeError for any other address."""
         address = int.from_bytes(self.arguments[index][:8], "little")
-        if address == 0 or is_pinned(address):
+        on_device = is_device(address)
+        if not on_device and (address == 0 or is_pinned(address)):
             return None
-        block = space().block_of(address) if is_device(address) else None
+        block = space().block_of(address) if on_device else None
         # An empty view may point one past the end.
         if block not in space().live or address > block + space().sizes[block]:
             raise CUDARuntimeError(

@@ -112,7 +112,7 @@ def test_asr_pipeline(pipelines: Pipelines, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("timestamps", [False, True])
 def test_a_decode_step_is_one_graph(timestamps: bool, pipelines: Pipelines, emulated: str) -> None:
-    """A token and two log probabilities come back. The hidden states are uploaded in the first step alone."""
+    """A token and its log probability come back. The hidden states are uploaded in the first step alone."""
     pipeline, run, seen = pipelines(emulated), Requests.step, []
 
     def counted(self: Requests, inputs: Any) -> Any:
