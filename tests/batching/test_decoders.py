@@ -231,9 +231,11 @@ def paged(batcher: ov.SequenceBatcher) -> PagedRequest:
 
 
 def is_empty(batcher: ov.SequenceBatcher) -> bool:
-    """Return whether all pages are free."""
+    """Return whether all pages are free, also those of batchers that share the pools."""
     request = paged(batcher)
     request.free_rows(range(request.rows))
+    request.pools.reclaim(request)
+    request.pools.commit(())
     return request.pools.allocator.free == request.pools.allocator.capacity - 1
 
 
