@@ -331,15 +331,13 @@ class PagedRequest(BatchRequest):
             for cache in self._caches:
                 if cache.name not in state:
                     raise Error(f"the state has no value of variable '{cache.name}'")
-                given = state[cache.name]
-                value = self.session.variables.all[cache.name].accept(
-                    backend_array(given if isinstance(given, Tensor) else Tensor(given), backend)
-                )
+                given, variable = state[cache.name], self.session.variables.all[cache.name]
+                value = variable.accept(backend_array(given if isinstance(given, Tensor) else Tensor(given), backend))
                 expected = self._shape(cache, 1, (values or [value])[0].shape[self._axis])
                 if value.shape != expected:
                     raise Error(
-                        f"variable '{cache.name}' of one sequence has shape {list(expected)}, the new value "
-                        f"{list(value.shape)}"
+                        f"variable '{cache.name}' of one sequence has shape {variable.public_shape(expected)}, "
+                        f"the new value {variable.public_shape(value.shape)}"
                     )
                 values.append(value)
             length = values[0].shape[self._axis]

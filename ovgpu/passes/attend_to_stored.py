@@ -98,7 +98,7 @@ def _is_quantizable(append: Node, users: dict[Output, list[Node]]) -> bool:
     op: Any = append.op
     spec = append.ports[0].spec
     shape = spec.shape or ()
-    if not spec.type.is_real() or not shape or op.axis % len(shape) == len(shape) - 1:
+    if spec.type not in (Type.f32, *HALVES) or not shape or op.axis % len(shape) == len(shape) - 1:
         return False
     if isinstance(shape[-1], Sym) or not shape[-1]:
         return False

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import openvino
 import pytest
+from openvino import opset13
 
 import ovgpu as ov
 from tests.emulator import state
@@ -215,6 +217,16 @@ def test_other_readers_of_a_cache_keep_it_in_floats() -> None:
         a, b = (request.infer(step) for request in requests)
         np.testing.assert_allclose(a[0], b[0], rtol=0, atol=2e-2 * abs(b[0]).max())
         assert a[1].shape == b[1].shape
+
+
+def test_shapes_of_caches_are_those_of_elements(tmp_path: Path) -> None:
+    model = openvino.Core().read_model(MODEL)
+    assign = next(node for node in model.get_ops() if node.get_type_name() == "Assign")
+    model.add_results([opset13.result(opset13.shape_of(assign.input_value(0)))])
+    openvino.save_model(model, tmp_path / "model.xml", False)
+    request = ov.Core().compile_model(tmp_path / "model.xml", "CPU", {CACHE: "u8"}).create_infer_request()
+    for tokens, step in ((3, STEPS[0]), (4, STEPS[1])):
+        assert request.infer(step)[1].tolist() == [1, 2, tokens, 8]
 
 
 def test_export_keeps_the_type() -> None:

@@ -19,6 +19,7 @@ from ovgpu.ops.fused.kv_cache import CacheWrite, QuantizeTokens
 from ovgpu.ops.fused.rotary import RotaryCacheWrite
 from ovgpu.ops.fused.rotary_attention import RotaryAttention
 from ovgpu.ops.fused.stored_tokens import dequantize_tokens, quantize_tokens, stored
+from ovgpu.spec import Spec
 from ovgpu.types import Type
 from tests.emulator import cupy_emu
 
@@ -31,7 +32,7 @@ LIMIT = {"f32": 2e-5, "f16": 6e-3, "bf16": 5e-2}  # of attention, as for caches 
 LENGTHS = (5, 0, 16, 33)  # tokens of sequences before the inference
 
 
-def run(backend: CudaBackend, op: Op, inputs: Sequence[Any], scratch: Any = None) -> tuple[list[str], Any, Any]:
+def run(backend: CudaBackend, op: Op, inputs: Sequence[Any]) -> tuple[list[str], Any, Any]:
     """Run an op on the card, then its graph. Return the kernels, the outputs, and those of `evaluate`."""
     dtype = next(x.dtype for x in inputs if x is not None)
     kinds = [inputs[op.updates[i][0]].dtype if i in op.updates else None for i in range(3)]
@@ -44,7 +45,10 @@ def run(backend: CudaBackend, op: Op, inputs: Sequence[Any], scratch: Any = None
         arrays[op.updates[i][0]] if i in op.updates else cupy_emu.empty(x.shape, x.dtype) for i, x in enumerate(wanted)
     ]
     launcher = Launcher(backend.stream, backend.blas)
-    workspace = () if scratch is None else (cupy_emu.empty(scratch, dtype),)
+    given, results = (
+        [None if x is None else Spec(Type.of(x.dtype), x.shape) for x in each] for each in (inputs, wanted)
+    )
+    workspace = [cupy_emu.empty(shape, kind.storage) for kind, shape in op.workspace(given, results)]
     assert op.cuda is not None and op.cuda(launcher, arrays, outputs, workspace) is None
     backend.synchronize()
     for call in launcher.calls:
@@ -251,9 +255,8 @@ def test_rotary_attention(kind: str, depth: int, width: int, paged: bool, backen
     columns = sequences.width * 16 if paged else 400
     mask = draw(6, (5, 1, 1, 1, columns), kind)
     op = RotaryAttention(rotary=RotaryCacheWrite(size=depth), attention=CachedAttention(), grouped=True)
-    kernels, (out, *found), (wanted, *stored_pools) = run(
-        backend, op, [*given, *pools, mask, None, None, last], given[0].shape
-    )
+    inputs = [*given, *pools, mask, None, None, last]
+    kernels, (out, *found), (wanted, *stored_pools) = run(backend, op, inputs)
     assert len(kernels) == 1 and kernels[0].startswith("attend_stream")
     check_stored(found[0], stored_pools[0], 1.01)
     check_stored(found[1], stored_pools[1])

@@ -38,6 +38,7 @@ def attend(
     new_token: NewToken | None = None,
     codes: Codes | None = None,
     table: Array | None = None,
+    restored: Sequence[Array] = (),
 ) -> Any:
     """Record the kernel that computes attention. Return NotImplemented for arrays that no kernel takes.
 
@@ -46,7 +47,8 @@ def attend(
     number of keys to attend to; None stands for all keys. ``new_token`` has the last of these keys, and its value; only
     the kernel that streams keys appends them to the caches. With ``codes``, codes are written to ``out``, which only
     kernels on tensor cores do; the codes' factor is [..., 1, Ev]. With ``table``, k and v are pools of pages
-    (`ovgpu.ops.fused.kv_cache`), and each row of the batch has its own length.
+    (`ovgpu.ops.fused.kv_cache`), and each row of the batch has its own length. ``restored`` is memory for k and v in
+    the type of q, which more than SPLIT_QUERIES queries need if these are as caches store them.
     """
     q, key, v, *others = inputs
     if codes is not None and not (key.shape[-2] and all(map(has_unit_stride, (q, key, v)))):
@@ -62,12 +64,12 @@ def attend(
     arrays = [_with_unit_stride(k, x) for x in (q, key, v)]
     x = Operands.of((*arrays, *others), out, causal, length, new_token, codes, table)
     if x.is_stored and new_token is None and not _reads_stored(k, x):
-        restored = [restore_tokens(k, tokens, q.dtype, table) for tokens in arrays[1:]]
-        if any(tokens is NotImplemented for tokens in restored):
+        tokens = [restore_tokens(k, x, memory, table) for x, memory in zip(arrays[1:], restored, strict=True)]
+        if any(x is NotImplemented for x in tokens):
             return NotImplemented
         if table is not None:
-            table, restored = restored[0][1], [pool for pool, _ in restored]
-        return attend(k, (q, *restored, *others), out, causal, length, table=table)
+            table, tokens = tokens[0][1], [pool for pool, _ in tokens]
+        return attend(k, (q, *tokens, *others), out, causal, length, table=table)
     if x.queries == 1 and x.sharing > 1:
         x = x.with_heads_as_queries()
     elif new_token is not None and x.batch[-1:] > (1,) and not x.strides[1][-3]:

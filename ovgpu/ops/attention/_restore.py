@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import prod
 from typing import Any
-
-import numpy as np
 
 from ovgpu.ops.base.op import Array
 from ovgpu.ops.base.recorder import KernelRecorder
@@ -13,10 +13,10 @@ from ovgpu.ops.fused.kv_cache import FIRST_PAGE, ROWS_PER_BLOCK
 from ovgpu.ops.fused.stored_tokens import PARAMETER_BYTES, U8
 
 
-def restore_tokens(k: KernelRecorder, cache: Array, dtype: np.dtype[Any], table: Array | None = None) -> Any:
-    """Record the kernel that restores the tokens of a cache, and return them, in ``dtype``. With a ``table`` of pages,
-    return (pool, table) with the pages of these sequences alone. Return NotImplemented for arrays that it does not
-    take."""
+def restore_tokens(k: KernelRecorder, cache: Array, memory: Array, table: Array | None = None) -> Any:
+    """Record the kernel that restores the tokens of a cache, and return them. They lie in ``memory`` [N], which has
+    their type. With a ``table`` of pages, return (pool, table) with the pages of these sequences alone. Return
+    NotImplemented for arrays that it does not take."""
     width = cache.shape[-1] - (PARAMETER_BYTES if cache.dtype == U8 else 0)
     if cache.strides[-1] != cache.itemsize and cache.shape[-1] > 1:
         return NotImplemented
@@ -24,11 +24,11 @@ def restore_tokens(k: KernelRecorder, cache: Array, dtype: np.dtype[Any], table:
     if table is not None and len(table) > 1 and strides_of(table)[0] != table.shape[1]:
         return NotImplemented
     if table is None:
-        result = k.scratch((*cache.shape[:-1], width), dtype)
+        result = _array(memory, (*cache.shape[:-1], width))
         extents, operands = cache.shape[:-1], [strides_of(cache)[:-1], strides_of(result)[:-1]]
     else:
         sequences, pages = len(table), table.shape[1] - FIRST_PAGE
-        result = k.scratch((sequences * pages, *cache.shape[1:-1], width), dtype)
+        result = _array(memory, (sequences * pages, *cache.shape[1:-1], width))
         own_table = k.scratch(table.shape, table.dtype)
         (page, *inner), (own_page, *own_inner) = strides_of(cache)[:-1], strides_of(result)[:-1]
         extents, none = (sequences, pages, *cache.shape[1:-1]), (0,) * len(inner)
@@ -44,7 +44,7 @@ def restore_tokens(k: KernelRecorder, cache: Array, dtype: np.dtype[Any], table:
         return NotImplemented
     k.kernel(
         "stored_tokens.cu",
-        f"restore_tokens<{k.c_type(cache.dtype)}, {k.c_type(dtype)}, {axes.index}, {axes.rank}"
+        f"restore_tokens<{k.c_type(cache.dtype)}, {k.c_type(memory.dtype)}, {axes.index}, {axes.rank}"
         f"{', true' if table is not None else ''}>",
         (-(-axes.size // ROWS_PER_BLOCK),),
         (32, ROWS_PER_BLOCK),
@@ -52,3 +52,7 @@ def restore_tokens(k: KernelRecorder, cache: Array, dtype: np.dtype[Any], table:
         early=True,
     )
     return result if table is None else (result, own_table)
+
+
+def _array(memory: Array, shape: Sequence[int]) -> Array:
+    return memory[: prod(shape)].reshape(shape)

@@ -227,11 +227,19 @@ class ScaledDotProductAttention(Op):
     def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         return self._record(k, inputs, outputs[0])
 
-    def _record(self, k: KernelRecorder, inputs: Sequence[Any], out: Any, length: Any = None, table: Any = None) -> Any:
+    def _record(
+        self,
+        k: KernelRecorder,
+        inputs: Sequence[Any],
+        out: Any,
+        length: Any = None,
+        table: Any = None,
+        restored: Sequence[Array] = (),
+    ) -> Any:
         q, key, v, mask, scale, sink = (*inputs, None, None, None)[:6]
         operands = (q, key, v, self.mask(mask), scale, sink)
         if is_plain(q.dtype):
-            return _attention.attend(k, operands, out, self.causal, length, table=table)
+            return _attention.attend(k, operands, out, self.causal, length, table=table, restored=restored)
         # types of one byte are computed in f32, as in `evaluate`
         result, dtype = k.scratch(out.shape, np.dtype(np.float32)), Type.of(out.dtype)
         wide = [x if x is None or x.dtype == bool else k.scratch(x.shape, result.dtype) for x in operands]
@@ -261,7 +269,12 @@ class CachedAttention(ScaledDotProductAttention):
         return super().infer_specs(*restored_specs(_dense_specs(inputs)))
 
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
-        return super().workspace(restored_specs(_dense_specs(inputs)), outputs)
+        of_numpy = super().workspace(restored_specs(_dense_specs(inputs)), outputs)
+        return (*of_numpy, *self.kernel_workspace(inputs, outputs[0]))
+
+    def kernel_workspace(self, inputs: Sequence[Any], out: Spec) -> Workspace:
+        """Return the part of the workspace that kernels use, which is its end."""
+        return restored_workspace(_dense_specs(inputs), out)
 
     def evaluate(self, xp: Adapter, *inputs: Array) -> tuple[Array, ...]:
         attend, rank = super().evaluate, inputs[0].ndim
@@ -299,8 +312,8 @@ class CachedAttention(ScaledDotProductAttention):
     def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         *operands, lengths = inputs
         if lengths.ndim == 2:
-            return self._record(k, operands, outputs[0], table=lengths)
-        return self._record(k, operands, outputs[0], lengths[1:])
+            return self._record(k, operands, outputs[0], table=lengths, restored=workspace[-2:])
+        return self._record(k, operands, outputs[0], lengths[1:], restored=workspace[-2:])
 
 
 def _valid_inputs(q: Any, k: Any, v: Any, mask: Any, scale: Any, sink: Any, lengths: Any) -> tuple[Any, ...]:
@@ -335,6 +348,17 @@ def restored_specs(inputs: Sequence[Any]) -> list[Any]:
     """Return the specs of attention's inputs, with those of keys and values as attention computes with them."""
     q, k, v, *others = inputs
     return [q, *(x if x.type == q.type else restored_spec(x, q.type) for x in (k, v)), *others]
+
+
+def restored_workspace(inputs: Sequence[Any], out: Spec) -> Workspace:
+    """Return the memory in which kernels restore keys and values for more than SPLIT_QUERIES queries: none for fewer
+    queries, or if the caches store the type that attention computes in."""
+    q, k, v, *_ = inputs
+    if k.type == q.type:
+        return ()
+    assert out.shape is not None
+    many = minimum(out.shape[-2] // (_attention.SPLIT_QUERIES + 1), 1)
+    return tuple((q.type, (many * product(restored_spec(x, q.type).shape or ()),)) for x in (k, v))
 
 
 def restored_inputs(xp: Any, inputs: Sequence[Any]) -> list[Any]:

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from ovgpu.ops.attention.attention import ScaledDotProductAttention, restored_inputs, restored_specs
+from ovgpu.ops.attention.attention import (
+    ScaledDotProductAttention,
+    restored_inputs,
+    restored_specs,
+    restored_workspace,
+)
 from ovgpu.ops.base.op import Array, Arrays, Workspace, internal_op
 from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.xp import Adapter
@@ -29,7 +34,8 @@ class StoredAttention(ScaledDotProductAttention):
         return super().infer_specs(*restored_specs(inputs[:6]))
 
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
-        return super().workspace(restored_specs(inputs[:6]), outputs)
+        memory = super().workspace(restored_specs(inputs[:6]), outputs)
+        return (*memory, *restored_workspace(inputs[:6], outputs[0]))
 
     def evaluate(self, xp: Adapter, *inputs: Array) -> tuple[Array, ...]:
         return super().evaluate(xp, *restored_inputs(xp, _taken(inputs)))
@@ -38,7 +44,7 @@ class StoredAttention(ScaledDotProductAttention):
         k(self._attend, _taken(inputs), outputs, workspace)
 
     def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
-        return self._record(k, _taken(inputs), outputs[0])
+        return self._record(k, _taken(inputs), outputs[0], restored=workspace[-2:])
 
 
 def _taken(inputs: Sequence[Any]) -> list[Any]:
