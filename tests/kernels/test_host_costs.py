@@ -180,7 +180,7 @@ def texts(device: str, count: int) -> Run:
     stops = Stops(config, None)
     engine.add([Generation([1 + i % 8] * (1 + i % 5), config, stops, raw) for i in range(count)])
     engine.step()
-    batcher = decoder._batchers[False]
+    (batcher,) = decoder._batchers.values()
     assert batcher is not None
     slots, together = without_thread(batcher), batcher.together
 
