@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ovgpu.serve.openai.pieces import overlap
 from ovgpu.serve.openai.tool_formats import Functions, ToolCall, ToolFormat
 
 OPEN, CLOSE = "<think>", "</think>"
+
+State = Callable[["MessageParser", "Part", bool], bool]
+"""Function that takes what it can of the text that waits. It returns whether another state is to go on."""
 
 
 @dataclass
@@ -29,7 +33,9 @@ class MessageParser:
     def __init__(self, tools: ToolFormat | None, functions: Functions, reasons: bool, begun: bool = False) -> None:
         self._tools, self._functions = tools, functions
         self._waiting = ""
-        self._next = self._reasoning if begun else self._opening if reasons else self._answer
+        kind = MessageParser
+        # Functions, as bound methods would be reference cycles
+        self._next: State = kind._reasoning if begun else kind._opening if reasons else kind._answer
         self._blank = begun  # whether white space is left out: at the begin of reasoning, and behind it and a call
 
     def add(self, piece: str) -> Part:
@@ -43,20 +49,20 @@ class MessageParser:
     def _read(self, piece: str, ended: bool) -> Part:
         self._waiting += piece
         part = Part()
-        while self._next(part, ended):
+        while self._next(self, part, ended):
             pass
         return part
 
-    # Each state takes what it can of the text that waits. It returns whether another state is to go on.
+    # ---- states
 
     def _opening(self, part: Part, ended: bool) -> bool:
         text = self._waiting.lstrip()
         if text.startswith(OPEN):
-            self._waiting, self._next, self._blank = text.removeprefix(OPEN), self._reasoning, True
+            self._waiting, self._next, self._blank = text.removeprefix(OPEN), MessageParser._reasoning, True
             return True
         if OPEN.startswith(text) and not ended:
             return False
-        self._next = self._answer
+        self._next = MessageParser._answer
         return True
 
     def _reasoning(self, part: Part, ended: bool) -> bool:
@@ -65,7 +71,7 @@ class MessageParser:
         self._waiting = rest if tag else before[len(before) - kept :]
         part.reasoning += self._unblanked(before[: len(before) - kept])
         if tag:
-            self._next, self._blank = self._answer, True
+            self._next, self._blank = MessageParser._answer, True
         return bool(tag)
 
     def _answer(self, part: Part, ended: bool) -> bool:
@@ -81,7 +87,7 @@ class MessageParser:
         self._write(part, before[: len(before) - kept])
         self._waiting = tag + rest if tag else before[len(before) - kept :]
         if tag:
-            self._next = self._call
+            self._next = MessageParser._call
         return bool(tag)
 
     def _beginning(self, part: Part, ended: bool) -> bool:
@@ -89,7 +95,7 @@ class MessageParser:
         assert self._tools is not None
         text = self._waiting.lstrip()
         if any(text.startswith(begin) for begin in self._tools.begins):
-            self._next = self._call
+            self._next = MessageParser._call
             return True
         if ended or not any(begin.startswith(text) for begin in self._tools.begins):
             self._tools = None
@@ -111,7 +117,7 @@ class MessageParser:
             self._blank = True
         else:
             self._write(part, text)
-        self._next = self._answer
+        self._next = MessageParser._answer
         return bool(self._waiting)
 
     def _write(self, part: Part, text: str) -> None:

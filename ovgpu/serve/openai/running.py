@@ -31,7 +31,7 @@ HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # a proxy pa
 
 
 class Running(ABC):
-    """Request that runs. Its version stays open until `close`. With ``stream``, the answer are events."""
+    """Request that runs. Its version stays open until `close`. With ``stream``, its answer is a stream of events."""
 
     def __init__(self, version: Version, method: str, call: Call, stream: bool) -> None:
         self.call, self.stream = call, stream

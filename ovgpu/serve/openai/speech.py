@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, cast
 
 from starlette.responses import PlainTextResponse, Response
@@ -27,13 +28,18 @@ class RunningSpeech(Running):
         self._held.callback(free)
         self._request, self._engine = request, cast("SpeechEngine", version.engine)
         self._transcription: Transcription | None = None
+        self._done: Future[WrittenSpeech] | None = None
         self._sent = 0  # pieces
 
     async def start(self) -> None:
-        self._transcription = self._engine.submit_speech(self._request, self._on_change)
+        from ovgpu.serve.openai.speech_engine import Transcription
+
+        self._transcription = Transcription(self._request, self._on_change)
+        self._done = self._engine.submit_speech(self._transcription)
+        self._done.add_done_callback(lambda _: self._on_change())
         await self._wait()
-        if self._transcription.done.done():
-            self._transcription.done.result()
+        if self._done.done():
+            self._done.result()
 
     async def whole(self) -> Response:
         async for _ in self._pieces():
@@ -50,15 +56,15 @@ class RunningSpeech(Running):
         yield {"type": "transcript.text.done", "text": text_of(self._written())}
 
     def _written(self) -> WrittenSpeech:
-        assert self._transcription is not None
-        return self._transcription.done.result()
+        assert self._done is not None
+        return self._done.result()
 
     async def _pieces(self) -> AsyncIterator[str]:
         """Yield what was written since the last time, until the end."""
-        transcription = self._transcription
-        assert transcription is not None
+        transcription, done = self._transcription, self._done
+        assert transcription is not None and done is not None
         while True:
-            ended = transcription.done.done()
+            ended = done.done()
             if new := transcription.pieces[self._sent :]:
                 self._sent += len(new)
                 yield "".join(new)
@@ -69,6 +75,9 @@ class RunningSpeech(Running):
     def _cancel(self, seconds: float) -> None:
         if self._transcription is not None:
             self._transcription.cancel()
+        if self._done is not None:
+            self._done.cancel()
+        self._transcription = self._done = None  # which refer to this, and to the file
 
 
 def text_of(written: WrittenSpeech) -> str:

@@ -35,10 +35,8 @@ class WrittenSpeech:
 class Transcription:
     """Transcription of a request, on the thread of an engine. ``pieces`` of its text are added while it runs.
 
-    ``on_change`` is called on that thread for each piece and at the end.
+    ``on_change`` is called on that thread for each piece.
     """
-
-    done: Future[WrittenSpeech]
 
     def __init__(self, request: SpeechRequest, on_change: Callable[[], None]) -> None:
         self.request, self._on_change = request, on_change
@@ -46,9 +44,8 @@ class Transcription:
         self._cancelled = False
 
     def cancel(self) -> None:
-        """End the transcription at its next piece, or before it begins."""
+        """End the transcription at its next piece."""
         self._cancelled = True
-        self.done.cancel()
 
     def write(self, piece: str) -> StreamingStatus:
         """Add a piece of the text."""
@@ -71,23 +68,22 @@ class SpeechEngine(Engine):
         self._pool = ThreadPoolExecutor(1, "ovgpu-speech")
         self._submitted = set[Future[Any]]()  # that have not ended
 
-    def submit_speech(self, request: SpeechRequest, on_change: Callable[[], None]) -> Transcription:
-        """Submit a request. Raises: FieldError for a language that the model does not know."""
-        found, submitted = Transcription(request, on_change), time.perf_counter()
+    def submit_speech(self, transcription: Transcription) -> Future[WrittenSpeech]:
+        """Submit a transcription. Raises: FieldError for a request that the model does not allow."""
+        request, submitted = transcription.request, time.perf_counter()
         config = self._config(request)
 
         def run() -> WrittenSpeech:
             started = time.perf_counter()
             samples = read_samples(request.file, self._pipeline.rate)
-            result = self._pipeline.generate(samples, config, found.write)
+            result = self._pipeline.generate(samples, config, transcription.write)
             self._observer(BatchRun(1, 1, (started - submitted,), time.perf_counter() - started))
             return WrittenSpeech(result, len(samples) / self._pipeline.rate)
 
-        found.done = self._pool.submit(run)
-        self._submitted.add(found.done)
-        found.done.add_done_callback(self._submitted.discard)
-        found.done.add_done_callback(lambda _: on_change())
-        return found
+        done = self._pool.submit(run)
+        self._submitted.add(done)
+        done.add_done_callback(self._submitted.discard)
+        return done
 
     def _config(self, request: SpeechRequest) -> WhisperGenerationConfig:
         config = self._pipeline.get_generation_config()

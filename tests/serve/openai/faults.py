@@ -39,6 +39,7 @@ NAME = "model"
 CONTEXT, BLOCKS = 256, 192  # tokens of a text, and blocks of all texts: fewer than they would take
 REQUESTS = 48  # different ones
 LEAST_RATE = 20.0  # tokens per second
+PATIENCE = 5 * SECONDS  # of a client: hundreds of texts of a flood may run before its own, on a machine that is busy
 BEGINNINGS = ("", "To be, or not to be, that is the question", "To be, or not to be, that is no question of mine")
 VICTIM = """
 import http.client, json, sys
@@ -127,7 +128,7 @@ class Faults(ServerFaults):
     @asynccontextmanager
     async def _clients(self) -> AsyncIterator[Sequence[Awaitable[None]]]:
         connector = aiohttp.TCPConnector(limit=0, force_close=True)
-        timeout = aiohttp.ClientTimeout(total=None, sock_read=SECONDS)
+        timeout = aiohttp.ClientTimeout(total=None, sock_read=PATIENCE)
         began = time.monotonic()
         async with aiohttp.ClientSession(f"http://{self._rest}", connector=connector, timeout=timeout) as session:
             self._session = session
@@ -148,7 +149,7 @@ class Faults(ServerFaults):
 
     async def _text_after_text(self, number: int) -> None:
         rng = random.Random(number)
-        given_up = time.monotonic() + SECONDS
+        given_up = time.monotonic() + PATIENCE
         while not self._stopping:
             request, stream, pause = rng.choice(self._wanted), rng.random() < 0.7, 0.05 * max(rng.random() - 0.7, 0.0)
             began, restarting = time.monotonic(), self._restarting
@@ -167,7 +168,7 @@ class Faults(ServerFaults):
                 raise RuntimeError(f"{request.body}: {found}, not {request.choices}")
             self.run.answers[f"{request.path.removeprefix('/v1/')}{', stream' if stream else ''}"] += 1
             self.run.latencies.append(time.monotonic() - began)
-            given_up = time.monotonic() + SECONDS
+            given_up = time.monotonic() + PATIENCE
 
     async def _answer(self, request: Wanted, stream: bool, pause: float) -> Choices:
         """Return the choices of an answer. A client sleeps for ``pause`` after each event.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import http.client
 import json
 import re
@@ -16,6 +17,7 @@ import ovgpu.genai as ov_genai
 from ovgpu.genai.enums import StreamingStatus
 from ovgpu.serve.openai.speech import subtitles
 from ovgpu.serve.openai.speech_engine import Transcription
+from ovgpu.serve.openai.speech_requests import SpeechRequest
 from tests.genai.whisper_model import make_folder, sound
 from tests.harness.servers.serving import SECONDS, Serving, serving
 from tests.serve.openai.client import EXACT, answer, call, chat, form
@@ -195,6 +197,19 @@ def test_wrong_bodies(speech: Serving) -> None:
     assert status == 404 and json.loads(data)["error"]["code"] == "model_not_found"
     assert "needs more than 200" in json.loads(post(speech, file=(0.01, 1))[1])["error"]["message"]
     assert speech.server.held.free == 1 << 30
+
+
+def test_files_are_freed(speech: Serving) -> None:
+    """Requests that have ended, also with errors and streams, leave no garbage with their files."""
+    gc.collect()
+    gc.disable()
+    try:
+        wrong = ({"file": b"no audio"}, {"language": "xx"}, {"stream": "true", "file": b"x"})
+        for fields in ({}, {"stream": "true"}, *wrong):
+            post(speech, **fields)
+        wait(lambda: not any(isinstance(found, SpeechRequest) for found in gc.get_objects()))
+    finally:
+        gc.enable()
 
 
 def test_beside_others(speech: Serving) -> None:
