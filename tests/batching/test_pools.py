@@ -51,15 +51,17 @@ def test_a_limit_is_exact(device: str) -> None:
         assert bytes_of(paged(batcher).pools) == 2 * 31 * PAGE
 
 
-@pytest.mark.parametrize("pages, fits", [(0, 127), (-1, 95)])
-def test_pools_grow_one_after_the_other(pages: int, fits: int, emulated: str) -> None:
-    """Beside the added pages, there is memory for one old pool. With less, fewer pages are added."""
+@pytest.mark.parametrize("limit", [127, None])
+@pytest.mark.parametrize("missing, fits", [(0, 127), (1, 95)])
+def test_pools_grow_one_after_the_other(missing: int, fits: int, limit: int | None, emulated: str) -> None:
+    """Beside the added pages, there is memory for one old pool, and without a limit half of the rest stays free. With
+    less, fewer pages are added."""
     with ov.SequenceBatcher(nets.decoder(), 4, emulated, EXACT, max_wait_ms=0) as batcher, batcher.open() as sequence:
         sequence.infer(frames(40 * 16, 0))
         assert paged(batcher).pools.allocator.capacity == 64
         paged(batcher).forget()  # growth drops the graphs as well, and what they hold
-        with little_memory((2 * 64 + 64) * PAGE + pages):
-            assert batcher.reserve(64 * 16) == fits * 16
+        with little_memory((2 * 64 + 64) * PAGE + (0 if limit else 2 * 64 * PAGE) - missing):
+            assert batcher.reserve(64 * 16, limit and limit * 16) == fits * 16
         assert bytes_of(paged(batcher).pools) == 2 * (1 + fits) * PAGE
         nearly(sequence.infer(frames(1, 640)).to_tuple(), alone(nets.decoder(), [frames(640, 0), frames(1, 640)])[1])
 
