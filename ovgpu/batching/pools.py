@@ -43,12 +43,12 @@ class Pools:
     """Pools of a device, one for each KV cache, and which of their pages are free.
 
     Requests for models with the same caches may share them, also their pages. ``lock`` is held while a request uses
-    them.
+    them. They have pages for ``max_tokens`` tokens at most; None stands for no limit.
     """
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self._max_pages: int | None = None  # with `NULL_PAGE`
+        self.max_tokens: int | None = None
         self.allocator = PageAllocator()
         self.types: tuple[Type, ...] = ()
         self._caches: list[PooledCache] = []
@@ -83,10 +83,6 @@ class Pools:
             backend.synchronize()  # before another request, which has another stream, frees the former array
         self.types = types
 
-    def limit(self, max_tokens: int | None) -> None:
-        """Have the pools grow to pages for so many tokens at most, or without a limit."""
-        self._max_pages = None if max_tokens is None else 1 + pages_for(max_tokens)
-
     # ---- pages
 
     def settle(self) -> None:
@@ -118,11 +114,11 @@ class Pools:
         there is no memory for those that are missing. The pools then stay as they are.
         """
         old, least = self.allocator.capacity, missing
-        if self._max_pages is None:
+        if self.max_tokens is None:
             added = max(power_of_two(old + missing), 2 * old) - old
             least = max(missing, old // 16) if careful else missing
         else:
-            added, careful = self._max_pages - old, False
+            added, careful = 1 + pages_for(self.max_tokens) - old, False
         if added < missing:
             raise PoolFullError(missing)
         while added > least:

@@ -75,7 +75,7 @@ def tokens_of(generation: Generation) -> list[int]:
 def pools_of(decoder: Decoder) -> Pools:
     """Return the pools of all forms of a decoder."""
     (pools,) = {
-        slots._pools for batcher in decoder._batchers.values() if batcher is not None for slots in batcher._slots
+        slots.pools for batcher in decoder._batchers.values() if batcher is not None for slots in batcher._slots
     }
     return pools
 
