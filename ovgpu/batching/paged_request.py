@@ -222,7 +222,7 @@ class PagedRequest(BatchRequest):
                 self._update(self.session)
                 pools.settle()
                 try:
-                    pools.grow(backend, missing)
+                    pools.grow(backend, missing, careful=True)
                 except (PoolFullError, MemoryError):
                     pass
                 pools.commit(())

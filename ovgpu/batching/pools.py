@@ -47,12 +47,12 @@ class Pools:
     """Pools of a device, one for each KV cache, and which of their pages are free.
 
     Requests for models with the same caches may share them, also their pages. ``lock`` is held while a request uses
-    them.
+    them. They have pages for ``max_tokens`` tokens at most; None stands for no limit.
     """
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self._max_pages: int | None = None  # with `NULL_PAGE`
+        self.max_tokens: int | None = None
         self.allocator = PageAllocator()
         self.types: tuple[Type, ...] = ()
         self._caches: list[PooledCache] = []
@@ -87,10 +87,6 @@ class Pools:
             backend.synchronize()  # before another request, which has another stream, frees the former array
         self.types = types
 
-    def limit(self, max_tokens: int | None) -> None:
-        """Have the pools grow to pages for so many tokens at most, or without a limit."""
-        self._max_pages = None if max_tokens is None else 1 + pages_for(max_tokens)
-
     # ---- pages
 
     def settle(self) -> None:
@@ -118,50 +114,53 @@ class Pools:
 
         Most sequences then find consecutive pages. Pages to which nothing was written take little memory of the host.
         """
-        if self._max_pages is not None or backend.remote:
+        if self.max_tokens is not None or backend.remote:
             return
         with suppress(MemoryError):
             while self.allocator.free < max(HOST_PAGES, self.allocator.capacity) // 2:
                 self.grow(backend, HOST_PAGES // 2)
 
-    def grow(self, backend: Backend, missing: int) -> None:
+    def grow(self, backend: Backend, missing: int, careful: bool = False) -> None:
         """Double the pools, or add as many pages as are ``missing``. With a limit, add all pages at once, so that
         nothing is ever copied. If memory is short, add fewer.
 
-        ``backend`` is active. Raises: PoolFullError for pages beyond the limit; MemoryError if there is no memory for
-        those that are missing. The pools then stay as they are.
+        If it is ``careful``, and there is no limit, inferences get the other half of the free memory, and pools grow by
+        a sixteenth at least. ``backend`` is active. Raises: PoolFullError for pages beyond the limit; MemoryError if
+        there is no memory for those that are missing. The pools then stay as they are.
         """
-        old = self.allocator.capacity
-        if self._max_pages is None:
+        old, least = self.allocator.capacity, missing
+        if self.max_tokens is None:
             added = max(power_of_two(old + missing), 2 * old) - old
+            least = max(missing, old // 16) if careful else missing
         else:
-            added = self._max_pages - old
+            added, careful = 1 + pages_for(self.max_tokens) - old, False
         if added < missing:
             raise PoolFullError(missing)
-        while added > missing:
+        while added > least:
             try:
-                self._extend(backend, old + added)
+                self._extend(backend, old + added, careful)
                 return
             except MemoryError:
-                added = max(added // 2, missing)
-        self._extend(backend, old + missing)
+                added = max(added // 2, least)
+        self._extend(backend, old + added, careful)
 
     def _release_arrays(self) -> None:
         for holder in self._holders:
             holder.forget()
         self._arrays = None
 
-    def _extend(self, backend: Backend, capacity: int) -> None:
+    def _extend(self, backend: Backend, capacity: int, careful: bool) -> None:
         """Add pages, to one pool after the other, so that there is only one at a time whose old array exists as well.
 
-        If it fails, some pools have more pages than the allocator, which the next attempt takes.
+        If it is ``careful``, there must be as much memory again. If it fails, some pools have more pages than the
+        allocator, which the next attempt takes.
         """
         old = self.allocator.capacity
         sizes = [prod(cache.page) * kind.storage.itemsize for cache, kind in zip(self._caches, self.types)]
         lengths = [len(pool) for pool in self._whole] + [0] * (len(sizes) - len(self._whole))
         added = sum(size * max(capacity - length, 0) for size, length in zip(sizes, lengths))
         # NOTE: The memory of bindings counts as used, although they are dropped: the next inferences need it again.
-        backend.require(added + max(size * length for size, length in zip(sizes, lengths)))
+        backend.require(added * (1 + careful) + max(size * length for size, length in zip(sizes, lengths)))
         self._release_arrays()
         for i, cache in enumerate(self._caches):
             if lengths[i] >= capacity:

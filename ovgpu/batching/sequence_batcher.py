@@ -92,8 +92,6 @@ class SequenceBatcher(Unpicklable):
     ) -> None:
         if not 1 <= max_sequences <= MAX_SEQUENCES:
             raise ValueError(f"max_sequences is {max_sequences}, not 1 to {MAX_SEQUENCES}")
-        if max_tokens is not None and max_tokens < 1:
-            raise ValueError(f"max_tokens is {max_tokens}, not 1 or more")
         compiled, batched = compile_batched(model, device, config, batch_axes)
         batched.decode_strings = decode_strings
         self._compiled, self._batched = compiled, batched
@@ -105,8 +103,7 @@ class SequenceBatcher(Unpicklable):
             for number, (compilation, share) in enumerate(zip(compilations, shares))
         ]
         if max_tokens is not None:
-            for number in range(len(compilations)):
-                pools.of(number).limit(max_tokens)
+            self.max_tokens = max_tokens
         for slots in self._slots:
             threading.Thread(target=slots.work, name="ovgpu-sequences", daemon=True).start()
         self._opening = threading.Lock()
@@ -133,12 +130,27 @@ class SequenceBatcher(Unpicklable):
             slots = min(free, key=lambda slots: len(slots.opened))
             return BatchedSequence(self, slots, slots.open())
 
-    def reserve(self, tokens: int, max_tokens: int | None = None) -> int:
-        """Have memory on each device for KV caches of so many tokens, and of at most ``max_tokens`` from now on.
+    @property
+    def max_tokens(self) -> int | None:
+        """The most tokens in the KV caches of a device, None without a limit. It can be set.
+
+        Memory that a device has already is not given back. Raises: ValueError for less than 1.
+        """
+        return self._slots[0].pools.max_tokens
+
+    @max_tokens.setter
+    def max_tokens(self, tokens: int | None) -> None:
+        if tokens is not None and tokens < 1:
+            raise ValueError(f"max_tokens is {tokens}, not 1 or more")
+        for slots in self._slots:
+            slots.pools.max_tokens = tokens
+
+    def reserve(self, tokens: int) -> int:
+        """Have memory on each device for KV caches of so many tokens.
 
         Returns: the number of tokens for which there is memory: fewer at the limit, or if memory is short.
         """
-        return min(slots.reserve(tokens, max_tokens) for slots in self._slots)
+        return min(slots.reserve(tokens) for slots in self._slots)
 
     def fork(self, sequence: BatchedSequence, tokens: int | None = None) -> BatchedSequence:
         """Return a new sequence, as `BatchedSequence.fork` does, also of one of a batcher with the same pools."""
@@ -315,7 +327,7 @@ class _Slots:
         pools: Pools,
     ) -> None:
         self._compilation, self._batched, self.most, self._observer = compilation, batched, most, observer
-        self._pools = pools
+        self.pools = pools
         self.grows = any(info.axis for info in compilation.current.initial.infos.values())
         self.request = self._new_request()
         self._smaller = None if self.grows else SmallerBatches(self.request, self._new_request)
@@ -334,7 +346,7 @@ class _Slots:
     def _new_request(self) -> BatchRequest:
         if not self.grows:
             return BatchRequest(self._compilation.current, self._batched)
-        return PagedRequest(self._compilation.current, self._batched, self._pools, self._free_closed)
+        return PagedRequest(self._compilation.current, self._batched, self.pools, self._free_closed)
 
     # ---- sequences
 
@@ -450,12 +462,11 @@ class _Slots:
             elif tokens:
                 raise Error(f"the sequence has no tokens, of which {tokens} could be copied")
 
-    def reserve(self, tokens: int, max_tokens: int | None) -> int:
+    def reserve(self, tokens: int) -> int:
         """Have memory for KV caches of so many tokens; see `SequenceBatcher.reserve`."""
         if not isinstance(self.request, PagedRequest):
             return tokens
         with self.running:
-            self._pools.limit(max_tokens)
             return self.request.reserve(pages_for(tokens)) * PAGE_TOKENS
 
     def _free_closed(self) -> None:

@@ -88,7 +88,8 @@ class Sequences:
 
         Returns: the number of blocks for which there is memory, which are fewer if it is short.
         """
-        return self._batcher.reserve(blocks * PAGE_TOKENS, None if most is None else most * PAGE_TOKENS) // PAGE_TOKENS
+        self._batcher.max_tokens = None if most is None else most * PAGE_TOKENS
+        return self._batcher.reserve(blocks * PAGE_TOKENS) // PAGE_TOKENS
 
     def step(self, steps: Steps) -> dict[Any, Any]:
         """Run a step of some texts, in one inference for each number of tokens. Return the outputs of each, or its

@@ -18,8 +18,9 @@ class SchedulerConfig(Configuration):
 
     ``max_num_seqs`` texts run at a time, and a step has ``max_num_batched_tokens`` tokens: one of each text, and with
     ``dynamic_split_fuse`` (bool) pieces of prompts, or else whole prompts. ``num_kv_blocks`` blocks of 16 tokens, or
-    ``cache_size`` GB of KV caches, are there for all texts; without both (0), they grow. A text that finds no block
-    waits, or is computed again later.
+    ``cache_size`` GB of KV caches, in the type in which they are stored, are there for all texts, and are allocated
+    when the first one runs. Without both (0), caches grow until memory is short. A text that finds no block waits, or
+    is computed again later.
 
     With ``enable_prefix_caching`` (bool), prompts that begin like other texts, also ones that have ended, share the
     blocks of these. ``num_linear_attention_blocks`` and ``cache_interval_multiplier`` have no effect.

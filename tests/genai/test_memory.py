@@ -75,7 +75,7 @@ def tokens_of(generation: Generation) -> list[int]:
 def pools_of(decoder: Decoder) -> Pools:
     """Return the pools of all forms of a decoder."""
     (pools,) = {
-        slots._pools for batcher in decoder._batchers.values() if batcher is not None for slots in batcher._slots
+        slots.pools for batcher in decoder._batchers.values() if batcher is not None for slots in batcher._slots
     }
     return pools
 
@@ -123,10 +123,10 @@ def test_memory_runs_out(
     forgetful(decoder)
     extend = Pools._extend
 
-    def limited(self: Pools, backend: Backend, capacity: int) -> None:
+    def limited(self: Pools, backend: Backend, capacity: int, careful: bool) -> None:
         if capacity > 1 + 2:
             raise MemoryError("out of memory: by the test")
-        extend(self, backend, capacity)
+        extend(self, backend, capacity, careful)
 
     monkeypatch.setattr(Pools, "_extend", limited)
     engine = Engine(decoder)
