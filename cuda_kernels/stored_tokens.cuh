@@ -7,7 +7,7 @@
 constexpr int PARAMETER_BYTES = 8;
 constexpr int LARGEST_CODE = 255;
 
-// Whether tokens of type T are stored in another type C.
+// True if tokens of type T are stored in another type C.
 template <class T, class C>
 constexpr bool IS_STORED = true;
 template <class T>
