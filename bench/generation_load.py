@@ -45,6 +45,7 @@ class Server:
 
     def __init__(self, engine: str, folder: str, device: str) -> None:
         self._genai = importlib.import_module(engine)
+        self.version = getattr(self._genai, "__version__", "")
         self._tensor = importlib.import_module(TENSORS[engine]).Tensor
         self._pipeline = self._genai.ContinuousBatchingPipeline(folder, self._genai.SchedulerConfig(), device, F32)
         self._number = 0
@@ -106,7 +107,7 @@ def main() -> None:
     server = Server(settings["engine"], settings["folder"], settings["device"])
     checked = requests_of(CHECKED, settings, seed=1)
     server.run(checked, CHECKED)  # also warms up: memory of caches grows
-    result: dict[str, Any] = {"tokens": [request.generated for request in checked]}
+    result: dict[str, Any] = {"version": server.version, "tokens": [request.generated for request in checked]}
     for load in settings["loads"]:
         requests = requests_of(load["requests"], settings, seed=2, rate=load.get("rate"))
         processor = time.process_time()

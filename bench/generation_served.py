@@ -8,12 +8,13 @@ the same cores, and take turns, each in a process of its own (`generation_load.p
 prompts run at any time: when one has ended, the next begins. In an open loop, prompts come at random times with a given
 rate. Both engines must give the same tokens for some prompts.
 
-Two more tables show what limits ovgpu: its time by operation in a step of 16 texts, and products of such steps beside
-those of OpenVINO, which uses oneDNN.
+Two more tables show what limits ovgpu, in processor time: operations in a step of 16 texts, and products beside those
+of OpenVINO, which uses oneDNN.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shutil
@@ -22,6 +23,8 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -40,6 +43,7 @@ OPEN_REQUESTS = 12
 STEPS, TEXTS, PROMPT = 8, 16, 150  # of the profile
 SHAPES = ((768, 768), (768, 2048), (2048, 768))  # of weights [K, N]
 ROWS = (1, 4, 16, 256)
+WARM_UP, CALLS = 3, 20  # of a product
 COLUMNS = ("tokens_per_second", "ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "processor_ms")
 
 
@@ -74,7 +78,7 @@ def run(engine: str, python: str, settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def profile(folder: Path, device: str) -> dict[str, float]:
-    """Return the milliseconds of a step of `TEXTS` texts with `PROMPT` tokens by operation, and as a whole."""
+    """Return the processor time in ms of a step of `TEXTS` texts with `PROMPT` tokens by operation, and as a whole."""
     import ovgpu as ov
     import ovgpu.genai as genai
     from ovgpu.runtime.executor import Executor
@@ -89,22 +93,22 @@ def profile(folder: Path, device: str) -> dict[str, float]:
 
     def run_steps(self: Any, steps: Any, recording: Any) -> None:
         for step, calls in zip(steps, recording.calls):
-            begin = time.perf_counter()
+            begin = time.process_time()
             for call in calls:
                 call()
-            times[step.op.name] += time.perf_counter() - begin
+            times[step.op.name] += time.process_time() - begin
 
     original, Executor.run_flat = Executor.run_flat, run_steps  # type: ignore[method-assign]
-    begin = time.perf_counter()
+    begin = time.process_time()
     for _ in range(STEPS):
         pipeline.step()
-    times["the whole step"] = time.perf_counter() - begin
+    times["the whole step"] = time.process_time() - begin
     Executor.run_flat = original  # type: ignore[method-assign]
     return {name: 1e3 * seconds / STEPS for name, seconds in times.most_common()}
 
 
 def products(engine: str, device: str) -> dict[str, float]:
-    """Return the milliseconds of products [M, K] x [K, N] by weights that are stored as [N, K]."""
+    """Return the processor time in ms of products [M, K] x [K, N] by weights that are stored as [N, K]."""
     found = {}
     for depth, columns in SHAPES:
         net = Net("product")
@@ -114,9 +118,18 @@ def products(engine: str, device: str) -> dict[str, float]:
         request = engines.compile_model(engine, *net.build(), device=device).create_infer_request()
         for rows in ROWS:
             given = {"x": np.ones((rows, depth), np.float32)}
-            timed = engines.measure(lambda request=request, given=given: request.infer(given, share_inputs=True), 0.3)
-            found[f"{rows} x {depth} x {columns}"] = timed["ms"]
+            found[f"{rows} x {depth} x {columns}"] = _processor_ms(partial(request.infer, given, share_inputs=True))
     return found
+
+
+def _processor_ms(call: Callable[[], object]) -> float:
+    """Return the median milliseconds of processor time of a call."""
+    times = list[float]()
+    for _ in range(WARM_UP + CALLS):
+        begin = time.process_time()
+        call()
+        times.append(time.process_time() - begin)
+    return 1e3 * statistics.median(times[WARM_UP:])
 
 
 def worker(what: str, *words: str) -> dict[str, float]:
@@ -144,20 +157,28 @@ def main() -> None:
         for ours, theirs in zip(*(found[0]["tokens"] for found in runs.values())):
             engines.agree("tokens", {"ovgpu.genai": ours, "openvino_genai": theirs})
         steps = engines.work(script, "profile", folder, options.device)
-    result: dict[str, Any] = {"loads": {}, "step": steps}
-    rows = []
+    result: dict[str, Any] = {
+        "loads": {},
+        "step": steps,
+        "peer": runs["openvino_genai"][0]["version"],
+        "cores_used": len(os.sched_getaffinity(0)),
+        "load_average": os.getloadavg()[0],
+    }
     for load in loads(options.rates):
         name = load["name"]
-        figures = {
+        result["loads"][name] = {
             engine: {column: statistics.median(one[name][column] for one in found) for column in COLUMNS}
             for engine, found in runs.items()
         }
-        result["loads"][name] = figures
-        rows.append([name, *(_beside(*(figures[engine][column] for engine in runs)) for column in COLUMNS)])
     multiplied = engines.alternate(
         script, ("ovgpu", "openvino"), options.rounds, lambda engine: ("products", engine, options.device)
     )
     result["products"] = engines.medians(multiplied)
+    publish(options, result)
+
+
+def publish(options: argparse.Namespace, result: dict[str, Any]) -> None:
+    """Write the results."""
     engines.publish(
         options,
         "generation_served",
@@ -171,7 +192,10 @@ def main() -> None:
             "TPOT p99, ms",
             "processor ms per token",
         ],
-        rows,
+        [
+            [name, *(_beside(*(figures[column] for figures in found.values())) for column in COLUMNS)]
+            for name, found in result["loads"].items()
+        ],
         result,
         _tables(result),
     )
@@ -182,10 +206,14 @@ def _beside(ours: float, theirs: float) -> str:
 
 
 def _tables(result: dict[str, Any]) -> str:
-    """Return the tables of the profile and of the products."""
+    """Return the tables of the profile and of the products, and on what all were measured."""
     whole = result["step"]["the whole step"]
     lines = [
-        f"Time of ovgpu by operation in a step of {TEXTS} texts with {PROMPT} tokens:",
+        f"openvino_genai {result['peer']}. Each engine had {result['cores_used']} of the cores, and the load average "
+        f"of the machine was {result['load_average']:.0f}. If that is above the number of its cores, only ratios and "
+        "processor times say something.",
+        "",
+        f"Processor time of ovgpu by operation in a step of {TEXTS} texts with {PROMPT} tokens:",
         "",
         "| Operation | ms | share |",
         "| --- | ---: | ---: |",
@@ -193,7 +221,7 @@ def _tables(result: dict[str, Any]) -> str:
     lines += [f"| {name} | {ms:.1f} | {100 * ms / whole:.0f} % |" for name, ms in result["step"].items() if ms > 0.1]
     lines += [
         "",
-        "Products of f32, in ms:",
+        "Processor time of products by weights as they are stored, in ms. Programs of batches have them in panels:",
         "",
         "| M x K x N | ovgpu (OpenBLAS) | OpenVINO (oneDNN) | ratio |",
         "| --- | ---: | ---: | ---: |",

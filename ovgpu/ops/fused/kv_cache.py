@@ -266,7 +266,7 @@ def write_tokens(cache: Any, new: Any, lengths: Any, axis: int) -> None:
         between = (slice(None),) * (axis - 1)
         if new.shape[axis] == 1:
             rows = (lengths[:, 0] < lengths[:, 1]).nonzero()[0]
-            pages, at = np.divmod(lengths[rows, 0], PAGE_TOKENS)
+            pages, at = lengths[rows, 0] // PAGE_TOKENS, lengths[rows, 0] % PAGE_TOKENS
             cache[(lengths[rows, FIRST_PAGE + pages], *between, at)] = new[(rows, *between, 0)]
             return
         for row, (past, end, *pages) in enumerate(lengths.tolist()):
