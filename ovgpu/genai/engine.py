@@ -70,6 +70,7 @@ class Engine:
         self._running: list[Run] = []  # those that came first come first
         self._ended: OrderedDict[Run, None] = OrderedDict()  # those whose blocks others may share, the last used last
         self._ledger = PageAllocator(1 + (limits.blocks or 0))
+        self._unsettled = False  # whether a step was interrupted, so that nobody knows how far it came
 
     @property
     def is_busy(self) -> bool:
@@ -110,26 +111,25 @@ class Engine:
         The error of an inference fails the generation of its text, and no other. An exception of a streamer or of a
         signal handler is raised; the generations then go on at the next step.
         """
-        generations = len({run.generation for run in [*self._waiting, *self._running]})
-        self._drop_ended()
-        plan = self._plan()
-        if plan:
-            self._advance(plan)
-        usage = Usage(generations, len({run.generation for run in plan}), self.blocks)
-        self._drop_ended()
-        for generation in {run.generation for run in plan if run.generation.is_running}:
-            _write(generation)
-        self._drop_ended()
-        return usage
+        self._settle()
+        self._unsettled = True
+        try:
+            usage = self._step()
+            self._unsettled = False
+            return usage
+        finally:
+            self._settle()
 
     def close(self) -> None:
         """End all generations, and free their places."""
+        self._settle()
         for run in [*self._waiting, *self._running]:
             run.generation.end()
             self._remove(run)
 
     def forget(self, kept: Collection[Generation] = ()) -> None:
         """Free the blocks that wait for others to share them, but for those of some generations."""
+        self._settle()
         for run in [run for run in self._ended if run.generation not in kept]:
             self._forget(run)
 
@@ -247,6 +247,19 @@ class Engine:
 
     # ---- steps
 
+    def _step(self) -> Usage:
+        generations = len({run.generation for run in [*self._waiting, *self._running]})
+        self._drop_ended()
+        plan = self._plan()
+        if plan:
+            self._infer(plan)
+        usage = Usage(generations, len({run.generation for run in plan}), self.blocks)
+        self._drop_ended()
+        for generation in {run.generation for run in plan if run.generation.is_running}:
+            _write(generation)
+        self._drop_ended()
+        return usage
+
     def _plan(self) -> dict[Run, int]:
         """Return the number of tokens that each text gets in the next step. Texts that wait join."""
         limits = self.limits
@@ -363,26 +376,38 @@ class Engine:
                 self._ledger.release(slot.held.pages)
                 other.slots = []
                 self._forget(other)
-        self._running.append(self._waiting.popleft())
+        self._running.append(run)
+        self._waiting.popleft()
 
     def _take_back(self, run: Run) -> None:
         """Have a text wait, to be computed again."""
-        self._running.remove(run)
-        self._free(run)
         run.restart(self.decoder.inputs(run.chooser.compiled.inputs))
         self._waiting.appendleft(run)
+        self._running.remove(run)
+        self._free(run)
 
-    def _advance(self, plan: Mapping[Run, int]) -> None:
-        """Run a step of texts with so many tokens of each."""
-        try:
-            self._infer(plan)
-        except BaseException:  # nobody knows which inferences have run
-            for run in [run for run in reversed(self._running) if run in plan]:
-                self._take_back(run)
-            self._ledger.recount([slot.held for run in [*self._running, *self._ended] for slot in run.slots])
-            raise
+    def _settle(self) -> None:
+        """Have all texts wait, to be computed again, if a step was interrupted. Ended texts keep no blocks."""
+        if not self._unsettled:
+            return
+        runs = [*self._ended, *self._running, *self._waiting]
+        for place, places in {slot.place: self._form(run)[0] for run in runs for slot in run.slots}.items():
+            places.close(place)
+        self._forms = {key: (places, Prefixes()) for key, (places, _) in self._forms.items()}
+        self._ledger.recount([])
+        self._ended.clear()
+        for run in reversed(self._running):
+            if run not in self._waiting:
+                self._waiting.appendleft(run)
+        self._running.clear()
+        for run in runs:
+            if run.slots:
+                run.restart(self.decoder.inputs(run.chooser.compiled.inputs))
+                run.slots = []  # last: if interrupted before it, all this is done again
+        self._unsettled = False
 
     def _infer(self, plan: Mapping[Run, int]) -> None:
+        """Run a step of texts with so many tokens of each."""
         start, results = time.perf_counter(), dict[Any, Any]()
         for places in {self._form(run)[0]: None for run in plan}:
             steps = dict[Any, Any]()
