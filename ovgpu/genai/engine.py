@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict, deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ovgpu.batching.pages import PageAllocator, PoolFullError, Tokens, pages_for, with_room
 from ovgpu.errors import Error
-from ovgpu.genai.beam_search import candidates
 from ovgpu.genai.decoder import Chooser, Decoder
 from ovgpu.genai.enums import StreamingStatus
 from ovgpu.genai.metrics import RawPerfMetrics
 from ovgpu.genai.places import Places
 from ovgpu.genai.prefixes import Prefixes
-from ovgpu.genai.runs import Run, Search, Slot, TextRun
-from ovgpu.genai.sampling import Sampler, random_numbers, sampling_of
-from ovgpu.genai.texts import Feed, Generation
+from ovgpu.genai.runs import Run, Slot, runs_of
+from ovgpu.genai.texts import Generation
 from ovgpu.ops.fused.kv_cache import PAGE_TOKENS
 
 
@@ -96,7 +94,7 @@ class Engine:
         for generation in generations:
             self._check(generation)
         longest = max((len(generation.prompt) for generation in generations), default=0)
-        runs = [run for generation in generations for run in self._runs(generation, longest)]
+        runs = [run for generation in generations for run in runs_of(generation, self.decoder, longest)]
         for run in runs:
             run.alone = alone
         self._waiting.extend(runs)
@@ -149,27 +147,6 @@ class Engine:
             raise Error(
                 f"the prompt needs {pages_for(tokens)} blocks of {PAGE_TOKENS} tokens, and there are {limits.blocks}"
             )
-
-    def _runs(self, generation: Generation, longest: int) -> Iterator[Run]:
-        """Yield the texts of a generation, or its beam search; nothing if they get no tokens.
-
-        ``longest`` is the length of the longest prompt that comes with it.
-        """
-        config = generation.config
-        if not generation.texts[0].limit:
-            return
-        if config.is_beam_search():
-            ranker = self.decoder.ranker(candidates(config, len(generation.prompt) + generation.texts[0].limit))
-            yield Search(generation, ranker, self.decoder.inputs(ranker.compiled.inputs))
-            return
-        sampling = replace(sampling_of(config), logit_bias=generation.logit_bias)
-        chooser = self.decoder.chooser(sampling.penalises)
-        ports = chooser.compiled.inputs
-        numbers = random_numbers(config.rng_seed)
-        for text in generation.texts:
-            sampler = Sampler(ports, sampling, numbers, text.prompt, longest)
-            feed = Feed(self.decoder.inputs(ports), text, sampler, config, generation.grammar)
-            yield TextRun(generation, chooser, text, feed)
 
     def _form(self, run: Run) -> tuple[Places, Prefixes[Run]]:
         """Return the places of texts like one, and the texts by their beginnings."""
@@ -267,7 +244,7 @@ class Engine:
         left = UNLIMITED if limits.tokens is None else max(limits.tokens - sum(len(run.slots) for run in plan), 0)
         for run in self._running:
             if run not in plan and left:
-                plan[run] = _piece(run, left)
+                plan[run] = run.piece(left)
                 left = max(left - plan[run], 0)
         self._make_room(plan)
         texts = sum(run.width for run in self._running)
@@ -284,7 +261,7 @@ class Engine:
             rest = run.left - (0 if shared is None else shared[1])
             if plan and all(other.generation is run.generation for other in plan):
                 left = max(left, 1)  # texts of a prompt choose in the same step, also if they are more than its tokens
-            count = rest if not (limits.split or plan) else _piece(run, min(left, rest))
+            count = rest if not (limits.split or plan) else run.piece(min(left, rest))
             if not count or (count < rest and not limits.split):
                 break
             self._open(run, shared)
@@ -445,13 +422,6 @@ class Engine:
             run.generation.fail(error)
             return 0
         return chosen
-
-
-def _piece(run: Run, most: int) -> int:
-    """Return how many tokens a text gets in a step, of at most ``most``; more for models that take prompts whole."""
-    if most and run.one_by_one:
-        return 1 if run.fed else run.left
-    return min(run.left, most)
 
 
 def _write(generation: Generation) -> None:

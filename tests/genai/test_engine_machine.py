@@ -50,7 +50,7 @@ CONFIGS: list[dict[str, Any]] = [
     {"max_new_tokens": 6, **SAMPLED, "num_return_sequences": 3},
     {"max_new_tokens": 7, "repetition_penalty": 1.5},
     {"max_new_tokens": 6, "num_beams": 2, "num_return_sequences": 2},
-    {"max_new_tokens": 8, "num_beams": 4, "num_beam_groups": 2, "diversity_penalty": 0.5},
+    {"max_new_tokens": 8, "num_beams": 4, "num_beam_groups": 2, "diversity_penalty": 0.5, "num_return_sequences": 4},
 ]
 INTERRUPTED: dict[str, tuple[Any, str]] = {
     "inference": (Work, "exception"),
