@@ -32,6 +32,7 @@ from ovgpu.genai.metrics import RawPerfMetrics
 from ovgpu.genai.places import Sequences
 from ovgpu.genai.stops import Stops
 from ovgpu.genai.texts import Generation
+from ovgpu.ops.fused.kv_cache import PAGE_TOKENS
 from tests.batching.test_decoders import is_empty
 from tests.genai.generation_cases import model_path
 
@@ -203,7 +204,7 @@ class Machine(RuleBasedStateMachine):
             for slot in run.slots:
                 request, entry = slot.place._slots.request, slot.place._entry
                 found = 0 if entry.initial else request._held[entry.slot].length
-                assert slot.held.length == run.fed == found
+                assert slot.held.length == run.fed == found <= PAGE_TOKENS * len(slot.held.pages)
         order = [one for one, *_ in self.arrived]
         waiting = [order.index(run.generation) for run in engine._waiting]
         assert waiting == sorted(waiting)
