@@ -5,22 +5,20 @@ from __future__ import annotations
 import logging
 import time
 from collections import OrderedDict, deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ovgpu.batching.pages import PageAllocator, PoolFullError, Tokens, pages_for, with_room
 from ovgpu.errors import Error
-from ovgpu.genai.beam_search import candidates
 from ovgpu.genai.decoder import Chooser, Decoder
 from ovgpu.genai.enums import StreamingStatus
 from ovgpu.genai.metrics import RawPerfMetrics
 from ovgpu.genai.places import Places, Sequences
 from ovgpu.genai.prefixes import Prefixes
-from ovgpu.genai.runs import Run, Search, Slot, TextRun
-from ovgpu.genai.sampling import Sampler, random_numbers, sampling_of
-from ovgpu.genai.texts import Feed, Generation
+from ovgpu.genai.runs import Run, Slot, runs_of
+from ovgpu.genai.texts import Generation
 from ovgpu.ops.fused.kv_cache import PAGE_TOKENS
 
 
@@ -89,6 +87,7 @@ class Engine:
         self._running: list[Run] = []  # those that came first come first
         self._ended: OrderedDict[Run, None] = OrderedDict()  # those whose blocks others may share, the last used last
         self._ledger = PageAllocator(1 + (limits.blocks or 0))
+        self._unsettled = False  # whether a step was interrupted, so that nobody knows how far it came
 
     @property
     def is_busy(self) -> bool:
@@ -119,7 +118,7 @@ class Engine:
         for generation in generations:
             self._check(generation)
         longest = max((len(generation.prompt) for generation in generations), default=0)
-        runs = [run for generation in generations for run in self._runs(generation, longest)]
+        runs = [run for generation in generations for run in runs_of(generation, self.decoder, longest)]
         for run in runs:
             run.alone = alone
         self._waiting.extend(runs)
@@ -134,26 +133,25 @@ class Engine:
         The error of an inference fails the generation of its text, and no other. An exception of a streamer or of a
         signal handler is raised; the generations then go on at the next step.
         """
-        generations = len({run.generation for run in [*self._waiting, *self._running]})
-        self._drop_ended()
-        plan = self._plan()
-        if plan:
-            self._advance(plan)
-        usage = Usage(generations, len({run.generation for run in plan}), self.blocks)
-        self._drop_ended()
-        for generation in {run.generation for run in plan if run.generation.is_running}:
-            _write(generation)
-        self._drop_ended()
-        return usage
+        self._settle()
+        self._unsettled = True
+        try:
+            usage = self._step()
+            self._unsettled = False
+            return usage
+        finally:
+            self._settle()
 
     def close(self) -> None:
         """End all generations, and free their places."""
+        self._settle()
         for run in [*self._waiting, *self._running]:
             run.generation.end()
             self._remove(run)
 
     def forget(self, kept: Collection[Generation] = ()) -> None:
         """Free the blocks that wait for others to share them, but for those of some generations."""
+        self._settle()
         for run in [run for run in self._ended if run.generation not in kept]:
             self._forget(run)
 
@@ -173,27 +171,6 @@ class Engine:
             raise Error(
                 f"the prompt needs {pages_for(tokens)} blocks of {PAGE_TOKENS} tokens, and there are {limits.blocks}"
             )
-
-    def _runs(self, generation: Generation, longest: int) -> Iterator[Run]:
-        """Yield the texts of a generation, or its beam search; nothing if they get no tokens.
-
-        ``longest`` is the length of the longest prompt that comes with it.
-        """
-        config = generation.config
-        if not generation.texts[0].limit:
-            return
-        if config.is_beam_search():
-            ranker = self.decoder.ranker(candidates(config, len(generation.prompt) + generation.texts[0].limit))
-            yield Search(generation, ranker, self.decoder.inputs(ranker.compiled.inputs))
-            return
-        sampling = replace(sampling_of(config), logit_bias=generation.logit_bias)
-        chooser = self.decoder.chooser(sampling.penalises)
-        ports = chooser.compiled.inputs
-        numbers = random_numbers(config.rng_seed)
-        for text in generation.texts:
-            sampler = Sampler(ports, sampling, numbers, text.prompt, longest)
-            feed = Feed(self.decoder.inputs(ports), text, sampler, config, generation.grammar)
-            yield TextRun(generation, chooser, text, feed)
 
     def _form(self, run: Run) -> tuple[Places, Prefixes[Run]]:
         """Return the places of texts like one, and the texts by their beginnings."""
@@ -274,6 +251,19 @@ class Engine:
 
     # ---- steps
 
+    def _step(self) -> Usage:
+        generations = len({run.generation for run in [*self._waiting, *self._running]})
+        self._drop_ended()
+        plan = self._plan()
+        if plan:
+            self._infer(plan)
+        usage = Usage(generations, len({run.generation for run in plan}), self.blocks)
+        self._drop_ended()
+        for generation in {run.generation for run in plan if run.generation.is_running}:
+            _write(generation)
+        self._drop_ended()
+        return usage
+
     def _plan(self) -> dict[Run, int]:
         """Return the number of tokens that each text gets in the next step. Texts that wait join."""
         limits = self.limits
@@ -281,7 +271,7 @@ class Engine:
         left = UNLIMITED if limits.tokens is None else max(limits.tokens - sum(len(run.slots) for run in plan), 0)
         for run in self._running:
             if run not in plan and left:
-                plan[run] = _piece(run, left)
+                plan[run] = run.piece(left)
                 left = max(left - plan[run], 0)
         self._make_room(plan)
         texts = sum(run.width for run in self._running)
@@ -300,7 +290,7 @@ class Engine:
             rest = run.left - (0 if shared is None else shared[1])
             if plan and all(other.generation is run.generation for other in plan):
                 left = max(left, 1)  # texts of a prompt choose in the same step, also if they are more than its tokens
-            count = rest if not (limits.split or plan) else _piece(run, min(left, rest))
+            count = rest if not (limits.split or plan) else run.piece(min(left, rest))
             if not count or (count < rest and not limits.split):
                 break
             self._open(run, shared)
@@ -423,26 +413,38 @@ class Engine:
                 self._ledger.release(slot.held.pages)
                 other.slots = []
                 self._forget(other)
-        self._running.append(self._waiting.popleft())
+        self._running.append(run)
+        self._waiting.popleft()
 
     def _take_back(self, run: Run) -> None:
         """Have a text wait, to be computed again."""
-        self._running.remove(run)
-        self._free(run)
         run.restart(self.decoder.inputs(run.chooser.compiled.inputs))
         self._waiting.appendleft(run)
+        self._running.remove(run)
+        self._free(run)
 
-    def _advance(self, plan: Mapping[Run, int]) -> None:
-        """Run a step of texts with so many tokens of each."""
-        try:
-            self._infer(plan)
-        except BaseException:  # nobody knows which inferences have run
-            for run in [run for run in reversed(self._running) if run in plan]:
-                self._take_back(run)
-            self._ledger.recount([slot.held for run in [*self._running, *self._ended] for slot in run.slots])
-            raise
+    def _settle(self) -> None:
+        """Have all texts wait, to be computed again, if a step was interrupted. Ended texts keep no blocks."""
+        if not self._unsettled:
+            return
+        runs = [*self._ended, *self._running, *self._waiting]
+        for place, places in {slot.place: self._form(run)[0] for run in runs for slot in run.slots}.items():
+            places.close(place)
+        self._forms = {key: (places, Prefixes()) for key, (places, _) in self._forms.items()}
+        self._ledger.recount([])
+        self._ended.clear()
+        for run in reversed(self._running):
+            if run not in self._waiting:
+                self._waiting.appendleft(run)
+        self._running.clear()
+        for run in runs:
+            if run.slots:
+                run.restart(self.decoder.inputs(run.chooser.compiled.inputs))
+                run.slots = []  # last: if interrupted before it, all this is done again
+        self._unsettled = False
 
     def _infer(self, plan: Mapping[Run, int]) -> None:
+        """Run a step of texts with so many tokens of each."""
         start, results = time.perf_counter(), dict[Any, Any]()
         for places in {self._form(run)[0]: None for run in plan}:
             steps = dict[Any, Any]()
@@ -480,13 +482,6 @@ class Engine:
             run.generation.fail(error)
             return 0
         return chosen
-
-
-def _piece(run: Run, most: int) -> int:
-    """Return how many tokens a text gets in a step, of at most ``most``; more for models that take prompts whole."""
-    if most and run.one_by_one:
-        return 1 if run.fed else run.left
-    return min(run.left, most)
 
 
 def _write(generation: Generation) -> None:

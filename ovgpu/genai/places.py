@@ -55,8 +55,9 @@ class Requests:
         return place
 
     def close(self, place: Any) -> None:
-        """End a text."""
-        self._free.append(place)
+        """End a text, unless it was ended."""
+        if place not in self._free:
+            self._free.append(place)
 
 
 class Sequences:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from ovgpu.batching.pages import Tokens
-from ovgpu.genai.beam_search import BeamSearch
-from ovgpu.genai.decoder import Chooser, DecoderInputs
+from ovgpu.genai.beam_search import BeamSearch, candidates
+from ovgpu.genai.decoder import Chooser, Decoder, DecoderInputs
 from ovgpu.genai.enums import GenerationFinishReason
 from ovgpu.genai.places import Step
-from ovgpu.genai.sampling import checked_token
+from ovgpu.genai.sampling import Sampler, checked_token, random_numbers, sampling_of
 from ovgpu.genai.texts import Feed, Generation, Text
 
 NOTHING = Tokens()
@@ -67,6 +67,12 @@ class Run(ABC):
     @abstractmethod
     def one_by_one(self) -> bool:
         """True if the model takes prompts whole, and then one token at a time."""
+
+    def piece(self, most: int) -> int:
+        """Return how many tokens a step gets, of at most ``most``; more for models that take prompts whole."""
+        if most and self.one_by_one:
+            return 1 if self.fed else self.left
+        return min(self.left, most)
 
     @abstractmethod
     def share(self, count: int) -> None:
@@ -233,3 +239,25 @@ class Search(Run):
                 for beam, score, reason in self._search.results()
             ]
         )
+
+
+def runs_of(generation: Generation, decoder: Decoder, longest: int) -> Iterator[Run]:
+    """Yield the texts of a generation, or its beam search; nothing if they get no tokens.
+
+    ``longest`` is the length of the longest prompt that comes with it.
+    """
+    config, limit = generation.config, generation.texts[0].limit
+    if not limit:
+        return
+    if config.is_beam_search():
+        ranker = decoder.ranker(candidates(config, len(generation.prompt) + limit))
+        yield Search(generation, ranker, decoder.inputs(ranker.compiled.inputs))
+        return
+    sampling = replace(sampling_of(config), logit_bias=generation.logit_bias)
+    chooser = decoder.chooser(sampling.penalises)
+    ports = chooser.compiled.inputs
+    numbers = random_numbers(config.rng_seed)
+    for text in generation.texts:
+        sampler = Sampler(ports, sampling, numbers, text.prompt, longest)
+        feed = Feed(decoder.inputs(ports), text, sampler, config, generation.grammar)
+        yield TextRun(generation, chooser, text, feed)

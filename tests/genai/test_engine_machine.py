@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any
 
@@ -22,6 +23,7 @@ from hypothesis.stateful import (
 import ovgpu
 import ovgpu.genai as ov_genai
 from ovgpu.batching.gathering import Work
+from ovgpu.batching.pages import PageAllocator
 from ovgpu.genai import runs
 from ovgpu.genai.decoder import Decoder
 from ovgpu.genai.engine import Engine, Limits
@@ -30,6 +32,7 @@ from ovgpu.genai.metrics import RawPerfMetrics
 from ovgpu.genai.places import Sequences
 from ovgpu.genai.stops import Stops
 from ovgpu.genai.texts import Generation
+from ovgpu.ops.fused.kv_cache import PAGE_TOKENS
 from tests.batching.test_decoders import is_empty
 from tests.genai.generation_cases import model_path
 
@@ -48,8 +51,17 @@ CONFIGS: list[dict[str, Any]] = [
     {"max_new_tokens": 6, **SAMPLED, "num_return_sequences": 3},
     {"max_new_tokens": 7, "repetition_penalty": 1.5},
     {"max_new_tokens": 6, "num_beams": 2, "num_return_sequences": 2},
-    {"max_new_tokens": 8, "num_beams": 4, "num_beam_groups": 2, "diversity_penalty": 0.5},
+    {"max_new_tokens": 8, "num_beams": 4, "num_beam_groups": 2, "diversity_penalty": 0.5, "num_return_sequences": 4},
 ]
+INTERRUPTED: dict[str, tuple[Any, str]] = {
+    "inference": (Work, "exception"),
+    "fork": (Sequences, "fork"),
+    "close": (Sequences, "close"),
+    "share": (PageAllocator, "share"),
+    "release": (PageAllocator, "release"),
+    "end": (Stops, "check"),
+}
+"""Functions whose calls are interrupted."""
 BLOCKS_OF_BEAMS = 12  # with which a search of four beams is never cut short
 
 
@@ -111,61 +123,57 @@ class Machine(RuleBasedStateMachine):
         self.engine = Engine(self.decoder, self.limits)
         self.arrived: list[tuple[Generation, int, int, Recorder | None]] = []
         self.failed: set[Generation] = set()
+        self.interrupted = False
 
-    @precondition(lambda self: len(self.arrived) < 12)
     @rule(
-        prompt=st.integers(0, len(PROMPTS) - 1),
-        fields=st.integers(0, len(CONFIGS) - 1),
-        fails=st.sampled_from([0, 0, 0, 1, 2, 3]),
+        several=st.lists(
+            st.tuples(
+                st.integers(0, len(PROMPTS) - 1), st.integers(0, len(CONFIGS) - 1), st.sampled_from([0, 0, 0, 1, 3])
+            ),
+            min_size=1,
+            max_size=3,
+        )
     )
-    def arrives(self, prompt: int, fields: int, fails: int) -> None:
-        new = generation(prompt, fields)
-        too_few = self.limits.blocks is not None and self.limits.blocks < BLOCKS_OF_BEAMS
-        if new.config.is_beam_search() and too_few:
-            return
-        recorder = None
-        if len(new.texts) == 1 and not new.config.is_beam_search():
-            recorder = Recorder(fails)
-            new = generation(prompt, fields, recorder)
-        if len(new.texts) > self.limits.texts:
-            with pytest.raises(ovgpu.Error, match="max_num_seqs"):
-                self.engine.add([new])
-            return
-        self.engine.add([new])
-        self.arrived.append((new, prompt, fields, recorder))
+    def arrive(self, several: list[tuple[int, int, int]]) -> None:
+        """Add generations: numbers of a prompt and of a configuration, and the call of the streamer that fails."""
+        for prompt, fields, fails in several:
+            new, recorder = generation(prompt, fields), None
+            if new.config.is_beam_search():
+                if self.limits.blocks is not None and self.limits.blocks < BLOCKS_OF_BEAMS:
+                    continue
+            elif len(new.texts) == 1:
+                recorder = Recorder(fails)
+                new = generation(prompt, fields, recorder)
+            if len(new.texts) > self.limits.texts:
+                with pytest.raises(ovgpu.Error, match="max_num_seqs"):
+                    self.engine.add([new])
+                continue
+            self.engine.add([new])
+            self.arrived.append((new, prompt, fields, recorder))
 
     @precondition(lambda self: self.engine.is_busy)
-    @rule(count=st.integers(1, 5))
+    @rule(count=st.integers(1, 6))
     def steps(self, count: int) -> None:
         for _ in range(count):
             self.step()
 
-    @precondition(lambda self: self.arrived)
-    @rule(number=st.integers(0, 99), status=st.sampled_from([StreamingStatus.CANCEL, StreamingStatus.STOP]))
-    def cancels(self, number: int, status: StreamingStatus) -> None:
-        self.arrived[number % len(self.arrived)][0].status = status
-
     @precondition(lambda self: self.engine.is_busy)
-    @rule(at=st.integers(0, 9))
-    def interrupts(self, at: int) -> None:
-        """Interrupt a step while it waits for inferences."""
-        with raising(Work, "exception", at, KeyboardInterrupt()):
-            try:
+    @rule(kind=st.sampled_from(["cancel", "stop", "fail", "forget", *INTERRUPTED]), number=st.integers(0, 9))
+    def disturb(self, kind: str, number: int) -> None:
+        """Cancel a generation, let the logits of a text be no numbers, or interrupt a call."""
+        if kind in INTERRUPTED:
+            self.interrupted = True
+            with raising(*INTERRUPTED[kind], number, KeyboardInterrupt()), suppress(KeyboardInterrupt):
                 self.step()
-            except KeyboardInterrupt:
-                self.check()
-
-    @precondition(lambda self: self.engine.is_busy)
-    @rule(at=st.integers(0, 5))
-    def fails(self, at: int) -> None:
-        """Let the logits of a text be no numbers."""
-        with raising(runs, "checked_token", at, ovgpu.Error("the logits have NaN")):
-            self.step()
-        self.failed |= {one for one, *_ in self.arrived if one.error is not None}
-
-    @rule()
-    def forgets(self) -> None:
-        self.engine.forget()
+        elif kind == "fail":
+            with raising(runs, "checked_token", number % 4, ovgpu.Error("the logits have NaN")):
+                self.step()
+            self.failed |= {one for one, *_ in self.arrived if one.error is not None}
+        elif kind == "forget":
+            self.engine.forget()
+        else:
+            status = StreamingStatus.CANCEL if kind == "cancel" else StreamingStatus.STOP
+            self.arrived[number % len(self.arrived)][0].status = status
 
     # ----
 
@@ -184,7 +192,7 @@ class Machine(RuleBasedStateMachine):
     @invariant()
     def check(self) -> None:
         """Check the ledger of blocks, and the places that texts have in the decoder."""
-        if not hasattr(self, "engine"):
+        if not hasattr(self, "engine") or self.engine._unsettled:  # until the next step
             return
         engine, running = self.engine, self.engine._running
         holders = [*running, *engine._ended]
@@ -196,7 +204,7 @@ class Machine(RuleBasedStateMachine):
             for slot in run.slots:
                 request, entry = slot.place._slots.request, slot.place._entry
                 found = 0 if entry.initial else request._held[entry.slot].length
-                assert slot.held.length == run.fed == found
+                assert slot.held.length == run.fed == found <= PAGE_TOKENS * len(slot.held.pages)
         order = [one for one, *_ in self.arrived]
         waiting = [order.index(run.generation) for run in engine._waiting]
         assert waiting == sorted(waiting)
@@ -230,20 +238,21 @@ class Machine(RuleBasedStateMachine):
         elif not one.config.is_beam_search():
             for text, (tokens, _) in zip(one.texts, wanted):
                 assert text.tokens == tokens[: len(text.tokens)]
-        if whole and not one.config.is_beam_search():
+        if whole and not (self.interrupted or one.config.is_beam_search()):
             assert sum(one.raw.m_batch_sizes) == sum(len(tokens) for tokens, _ in wanted)
         if recorder is not None and one.error is None:
-            assert recorder.tokens == one.texts[0].tokens[: None if whole else len(recorder.tokens)]
-            assert recorder.ended == 1 or recorder.broken
+            wrote_all = whole and not self.interrupted
+            assert recorder.tokens == one.texts[0].tokens[: None if wrote_all else len(recorder.tokens)]
+            assert recorder.ended == 1 or recorder.broken or self.interrupted
 
 
 @contextmanager
 def raising(owner: Any, name: str, at: int, error: BaseException) -> Iterator[None]:
-    """Let a call of a function raise an error."""
-    function, calls = getattr(owner, name), iter(range(1 << 30))
+    """Let a call of a function raise an error, in this thread alone, as signal handlers do."""
+    function, calls, thread = getattr(owner, name), iter(range(1 << 30)), threading.get_ident()
 
     def replacement(*args: Any) -> Any:
-        if next(calls) == at:
+        if threading.get_ident() == thread and next(calls) == at:
             raise error
         return function(*args)
 
