@@ -387,8 +387,9 @@ class _Run:
 
     def accept(self, outputs: Any) -> None:
         """Take the token that a step chose, or fail the generation if the logits are not numbers."""
-        output, values = self.chooser.output, outputs.to_tuple()
+        output = self.chooser.output
         try:
+            values = outputs.to_tuple()
             token = checked_token(values[output])
             self.feed.accept(token)
         except Error as e:
