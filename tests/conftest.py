@@ -217,6 +217,7 @@ def freeze_objects() -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Set options and markers. A worker that dies ends the run: xdist may wait for ever for the worker it replaced."""
+    gc.set_threshold(20_000)  # not 700 new objects: that took twice the time for garbage
     if getattr(config.option, "maxworkerrestart", "unknown") is None:
         config.option.maxworkerrestart = "0"
     if hasattr(config.option, "loadscopereorder"):  # xdist would begin with files of many tests, not with slow ones

@@ -214,6 +214,7 @@ struct Worker {
   void arrange(std::vector<unsigned>& items, unsigned first, unsigned count);
   void fail_at(const Thread& thread, const char* format, ...) __attribute__((format(printf, 3, 4)));
   void switch_to(Thread& thread);
+  Thread* next_ready();
   void run_warp(unsigned warp);
   bool release_collectives(unsigned first, unsigned last);
   bool release_barrier();

@@ -74,6 +74,7 @@ def test_chats(family: str, pipelines: Pipelines) -> None:
         assert_close(json.loads(json.dumps(outcome)), expected[name])
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_generations_on_a_card(family: str, pipelines: Pipelines, emulated: str) -> None:
     """Two images and a video; of one family, also texts without, penalties, several texts."""
