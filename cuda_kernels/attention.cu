@@ -2,6 +2,7 @@
 // chip. Sums are f32, and f64 for f64. attention_mma.cu and attention_stream.cu use tensor cores.
 #include "accumulator.cuh"
 #include "attention.cuh"
+#include "stored_tokens.cuh"
 
 constexpr int TILE = 64;         // queries per block, and keys per step
 constexpr int DEPTH = 32;        // columns of q and k that are staged at a time
@@ -165,6 +166,21 @@ __device__ __forceinline__ void load_row(const T* row, I n, bool inside, int lan
   }
 }
 
+template <int V, int P, class A, class I>
+__device__ __forceinline__ void load_row(const unsigned char* row, I n, bool inside, int lane, A (&to)[P]) {
+  RowParameters parameters = {};
+  if (inside) parameters = load_parameters<V>(row + n);
+#pragma unroll
+  for (int p = 0; p < P; p += V) {
+    const int column = p * lanes_per_key<A>() + lane * V;
+    Vector<unsigned char, V> part;
+    const bool read = inside && column < n;
+    if (read) part = *reinterpret_cast<const Vector<unsigned char, V>*>(row + column);
+#pragma unroll
+    for (int j = 0; j < V; j++) to[p + j] = read ? A(parameters.restore(part.at[j])) : A(0);
+  }
+}
+
 // Merge the partial results of one row for different keys. `parts` has `count` records: n unnormalised sums, then the
 // maximum and the total. Return the merged sum of column `c`, and update `maximum` and `total`. Their initial values
 // are those of a sink, or -inf and 0.
@@ -185,10 +201,10 @@ __device__ __forceinline__ A merge(const A* parts, int count, int pitch, int n, 
 // Split-KV attention (flash-decoding, Dao et al. 2023) for few queries, and for any number in f64. A block computes Q
 // queries over one of at most gridDim.y ranges of the keys. LANES lanes share a key, P elements each. The block that
 // finishes last for its queries merges the partial results of all ranges.
-template <class T, Mask MASK, int V, int P, int Q, class I, int R, bool PAGED = false,
+template <class T, Mask MASK, int V, int P, int Q, class I, int R, bool PAGED = false, class C = T,
           class A = typename Accumulator<T>::Type>
 __global__ void __launch_bounds__(WARPS * 32, 2)
-    attend_split(const T* q, const T* k, const T* v, const void* mask, const T* scale, const T* sink, T* out,
+    attend_split(const T* q, const C* k, const C* v, const void* mask, const T* scale, const T* sink, T* out,
                  Axes<I, R, 6 + PAGED> batch, Strides<I> stride, I queries, I keys, I depth, I width, A factor,
                  const Length<PAGED>* length, A* parts, unsigned* arrived) {
   constexpr int LANES = lanes_per_key<A>(), GROUPS = WARPS * (32 / LANES);  // keys that a block reads at a time

@@ -4,12 +4,55 @@
 // loads as mma fragments.
 #include "attention_cluster.cuh"
 #include "attention_mma.cuh"
+#include "stored_tokens.cuh"
 
 constexpr int WARPS = 4, THREADS = WARPS * 32;
 
 __device__ __forceinline__ uint4 load_chunk(const void* from, bool valid) {
   return valid ? *static_cast<const uint4*>(from) : make_uint4(0, 0, 0, 0);
 }
+
+// Neighbouring elements of a key or value as a cache stores them, which are 16 bytes once they are restored, and the
+// parameters of its row: none, unless C is u8.
+template <class C>
+struct Stored {
+  using Chunk = uint4;
+  struct Parameters {};
+
+  static __device__ __forceinline__ Chunk load(const C* from, bool valid) { return load_chunk(from, valid); }
+  template <class I>
+  static __device__ __forceinline__ Parameters parameters(const C*, I, bool) {
+    return {};
+  }
+  template <class T>
+  static __device__ __forceinline__ uint4 restore(const Chunk& chunk, const Parameters&) {
+    return chunk;
+  }
+};
+template <>
+struct Stored<unsigned char> {
+  using Chunk = uint2;
+  using Parameters = RowParameters;
+
+  static __device__ __forceinline__ Chunk load(const unsigned char* from, bool valid) {
+    return valid ? *reinterpret_cast<const uint2*>(from) : make_uint2(0, 0);
+  }
+  template <class I>
+  static __device__ __forceinline__ Parameters parameters(const unsigned char* row, I size, bool valid) {
+    return valid ? load_parameters<sizeof(uint2)>(row + size) : RowParameters{};
+  }
+  template <class T>
+  static __device__ __forceinline__ uint4 restore(const Chunk& chunk, const Parameters& row) {
+    unsigned pairs[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      const unsigned codes = i < 2 ? chunk.x : chunk.y;
+      const int first = i % 2 * 2;
+      pairs[i] = pack_rounded<T>(row.restore(code_of(codes, first)), row.restore(code_of(codes, first + 1)));
+    }
+    return make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+  }
+};
 
 // Return element `e` of x and element `e` of y in one register; the element of x is in the low half.
 __device__ __forceinline__ unsigned pair_elements(const uint4& x, const uint4& y, int e) {
@@ -18,13 +61,13 @@ __device__ __forceinline__ unsigned pair_elements(const uint4& x, const uint4& y
 }
 
 // Pointer to a cache, which the kernel may write to.
-template <class T, bool WRITES>
+template <class C, bool WRITES>
 struct Cache {
-  using Pointer = const T*;
+  using Pointer = const C*;
 };
-template <class T>
-struct Cache<T, true> {
-  using Pointer = T*;
+template <class C>
+struct Cache<C, true> {
+  using Pointer = C*;
 };
 
 // New rows of a decode step: the key and the value that are appended to the caches, and the factors that rotate the key
@@ -46,6 +89,24 @@ struct NewRows {
       key_row[i + half] = T(b * d + a * t);
     }
     if (i < width) value_row[i] = value[i];
+  }
+
+  // The same for rows of u8: one warp stores the key, another one the value.
+  __device__ __forceinline__ void append(unsigned char* key_row, unsigned char* value_row, I depth, I width) const {
+    const I half = depth / 2;
+    const int lane = threadIdx.x % 32;
+    if (threadIdx.x < 32) {
+      store_row(key_row, depth, lane, 32, [&](I i) {
+        const bool second = i >= half;
+        const I pair = second ? i - half : i;
+        const float a = float(key[pair]), b = float(key[pair + half]);
+        const float c = float(cos[second ? pair + cos_second : pair]);
+        const float s = float(sin[second ? pair + sin_second : pair]);
+        return float(T(second ? b * c + a * s : a * c - b * s));
+      });
+    } else if (threadIdx.x < 64) {
+      store_row(value_row, width, lane, 32, [&](I i) { return float(value[i]); });
+    }
   }
 
   // Rotate the chunks of queries that a lane holds; depth is 32 D.
@@ -95,16 +156,16 @@ struct Results {
 // APPENDS: rotate the queries, and append the new rows to the caches first, as their last rows. The last four operands
 // of `batch`, but for the table of pages, are those of the new rows.
 template <class T, Mask MASK, int DEPTH, int WIDTH, int ROWS, int STEP, class I, int R, bool APPENDS = false,
-          class Out = T, bool CLUSTER = false, bool PAGED = false>
+          class Out = T, bool CLUSTER = false, bool PAGED = false, class C = T>
 __global__ void __launch_bounds__(THREADS, 2)
-    attend_stream(const T* q, typename Cache<T, APPENDS>::Pointer key_cache,
-                  typename Cache<T, APPENDS>::Pointer value_cache, const void* mask, const T* scale, const T* sink,
+    attend_stream(const T* q, typename Cache<C, APPENDS>::Pointer key_cache,
+                  typename Cache<C, APPENDS>::Pointer value_cache, const void* mask, const T* scale, const T* sink,
                   Out* out, Axes<I, R, (APPENDS ? 10 : OPERANDS<Out>)+PAGED> batch, Strides<I> stride, I queries,
                   I keys, I depth, I width, float factor, const Length<PAGED>* length, float* parts, unsigned* arrived,
                   const T* new_key, const T* new_value, const T* cos, const T* sin, I cos_second, I sin_second,
                   const float* factors, Quantizer quantizer, Heads heads) {
   constexpr int TILES = (ROWS + 15) / 16, HALVES = ROWS == 8 ? 1 : 2;
-  constexpr int N = STEP / 8, LANE_KEYS = STEP / 4, D = DEPTH / 32, C = WIDTH / 64, PITCH = WIDTH + 4;
+  constexpr int N = STEP / 8, LANE_KEYS = STEP / 4, D = DEPTH / 32, W = WIDTH / 64, PITCH = WIDTH + 4;
   static_assert(WARPS * PITCH >= MAX_SPLITS, "shared memory holds a weight per split");
   constexpr int EACH = 4;  // neighbouring outputs of a thread
   using OutChunk = Packed<Out, EACH>;
@@ -132,7 +193,7 @@ __global__ void __launch_bounds__(THREADS, 2)
   const int splits = split_keys<WARPS * STEP, I>(keys, CLUSTER ? gridDim.x : gridDim.y, split, begin, end);
   if (split >= splits && (!CLUSTER || splits == 1)) return;
   if constexpr (CLUSTER) ClusterSums<WIDTH>(memory, rows_of(first_query), splits).template expect<UNTOUCHED>();
-  const T *k = key_cache, *v = value_cache;
+  const C *k = key_cache, *v = value_cache;
   I mask_at, sink_at;
   select_batch(batch, block / query_blocks, q, k, v, mask_at, sink_at, out);
   // the shuffle tells the compiler that the value is uniform in a warp
@@ -148,7 +209,10 @@ __global__ void __launch_bounds__(THREADS, 2)
     __syncwarp();
   }
 
-  uint4 key[N][D], value[LANE_KEYS][C], query[TILES][HALVES][D];
+  using Tokens = Stored<C>;
+  typename Tokens::Chunk key[N][D], value[LANE_KEYS][W];
+  typename Tokens::Parameters key_parameters[N], value_parameters[LANE_KEYS];
+  uint4 query[TILES][HALVES][D];
   // rows of this range that are in the caches
   I known = APPENDS && begin < end && end == keys && key_rows.has_new() ? end - 1 : end;
   static_assert(PAGE_TOKENS % LANE_KEYS == 0, "a lane's keys are in one page");
@@ -158,10 +222,12 @@ __global__ void __launch_bounds__(THREADS, 2)
 #pragma unroll
     for (int n = 0; n < N; n++) {
       const I at = first + 2 * n + group % 2;
+      const C* const row = k + key_rows.offset(page, at, stride.k);
+      key_parameters[n] = Tokens::parameters(row, depth, at < known);
 #pragma unroll
       for (int d = 0; d < D; d++) {
         const I column = d * 32 + quad * CHUNK<T>;
-        key[n][d] = load_chunk(k + key_rows.offset(page, at, stride.k) + column, at < known && column < depth);
+        key[n][d] = Tokens::load(row + column, at < known && column < depth);
       }
     }
   };
@@ -171,30 +237,36 @@ __global__ void __launch_bounds__(THREADS, 2)
 #pragma unroll
     for (int n = 0; n < LANE_KEYS; n++) {
       const I at = first + n;
+      const C* const row = v + key_rows.offset(page, at, stride.v);
+      value_parameters[n] = Tokens::parameters(row, width, at < known);
 #pragma unroll
-      for (int c = 0; c < C; c++) {
+      for (int c = 0; c < W; c++) {
         const I column = c * 64 + group * CHUNK<T>;
-        value[n][c] = load_chunk(v + key_rows.offset(page, at, stride.v) + column, at < known && column < width);
+        value[n][c] = Tokens::load(row + column, at < known && column < width);
       }
     }
   };
   const auto load_row = [&](I start, I row) {  // one key and its value, which take the place of zeros
+    const C* const key_row = k + key_rows.offset(row, true, stride.k, stride.key_page);
+    const C* const value_row = v + key_rows.offset(row, true, stride.v, stride.value_page);
 #pragma unroll
     for (int n = 0; n < N; n++) {
+      const bool own = start + group / 2 * LANE_KEYS + 2 * n + group % 2 == row;
+      if (own) key_parameters[n] = Tokens::parameters(key_row, depth, true);
 #pragma unroll
       for (int d = 0; d < D; d++) {
         const I column = d * 32 + quad * CHUNK<T>;
-        if (start + group / 2 * LANE_KEYS + 2 * n + group % 2 == row && column < depth)
-          key[n][d] = load_chunk(k + key_rows.offset(row, true, stride.k, stride.key_page) + column, true);
+        if (own && column < depth) key[n][d] = Tokens::load(key_row + column, true);
       }
     }
 #pragma unroll
     for (int n = 0; n < LANE_KEYS; n++) {
+      const bool own = start + quad * LANE_KEYS + n == row;
+      if (own) value_parameters[n] = Tokens::parameters(value_row, width, true);
 #pragma unroll
-      for (int c = 0; c < C; c++) {
+      for (int c = 0; c < W; c++) {
         const I column = c * 64 + group * CHUNK<T>;
-        if (start + quad * LANE_KEYS + n == row && column < width)
-          value[n][c] = load_chunk(v + key_rows.offset(row, true, stride.v, stride.value_page) + column, true);
+        if (own && column < width) value[n][c] = Tokens::load(value_row + column, true);
       }
     }
   };
@@ -260,7 +332,7 @@ __global__ void __launch_bounds__(THREADS, 2)
   }
   if constexpr (APPENDS) fresh.rotate(query, static_cast<I>(quad));
 
-  float sum[TILES][C * 8][4] = {}, maximum[TILES][HALVES], total[TILES][HALVES] = {};
+  float sum[TILES][W * 8][4] = {}, maximum[TILES][HALVES], total[TILES][HALVES] = {};
 #pragma unroll
   for (int m = 0; m < TILES; m++) {
 #pragma unroll
@@ -270,14 +342,17 @@ __global__ void __launch_bounds__(THREADS, 2)
     float score[TILES][N][4] = {};
 #pragma unroll
     for (int d = 0; d < D; d++) {
+      uint4 chunk[N];
+#pragma unroll
+      for (int n = 0; n < N; n++) chunk[n] = Tokens::template restore<T>(key[n][d], key_parameters[n]);
 #pragma unroll
       for (int m = 0; m < TILES; m++) {
         const uint4 upper = query[m][0][d], lower = HALVES == 2 ? query[m][HALVES - 1][d] : make_uint4(0, 0, 0, 0);
         const unsigned even[4] = {upper.x, lower.x, upper.y, lower.y}, odd[4] = {upper.z, lower.z, upper.w, lower.w};
 #pragma unroll
         for (int n = 0; n < N; n++) {
-          multiply_add<T>(even, key[n][d].x, key[n][d].y, score[m][n]);
-          multiply_add<T>(odd, key[n][d].z, key[n][d].w, score[m][n]);
+          multiply_add<T>(even, chunk[n].x, chunk[n].y, score[m][n]);
+          multiply_add<T>(odd, chunk[n].z, chunk[n].w, score[m][n]);
         }
       }
     }
@@ -312,7 +387,7 @@ __global__ void __launch_bounds__(THREADS, 2)
           total[m][h] += s;
         }
 #pragma unroll
-        for (int c = 0; c < C * 8; c++) sum[m][c][2 * h] *= rescale, sum[m][c][2 * h + 1] *= rescale;
+        for (int c = 0; c < W * 8; c++) sum[m][c][2 * h] *= rescale, sum[m][c][2 * h + 1] *= rescale;
       }
     }
     if (start + WARPS * STEP < end) load_masks(start + WARPS * STEP);
@@ -327,11 +402,15 @@ __global__ void __launch_bounds__(THREADS, 2)
         weight[m][3] = HALVES == 2 ? pack_rounded<T>(y[2], y[3]) : 0;
       }
 #pragma unroll
-      for (int c = 0; c < C; c++) {
+      for (int c = 0; c < W; c++) {
+        uint4 chunk[4];
+#pragma unroll
+        for (int n = 0; n < 4; n++)
+          chunk[n] = Tokens::template restore<T>(value[4 * i + n][c], value_parameters[4 * i + n]);
 #pragma unroll
         for (int e = 0; e < 8; e++) {
-          const unsigned upper = pair_elements(value[4 * i][c], value[4 * i + 1][c], e);
-          const unsigned lower = pair_elements(value[4 * i + 2][c], value[4 * i + 3][c], e);
+          const unsigned upper = pair_elements(chunk[0], chunk[1], e);
+          const unsigned lower = pair_elements(chunk[2], chunk[3], e);
 #pragma unroll
           for (int m = 0; m < TILES; m++) multiply_add<T>(weight[m], upper, lower, sum[m][c * 8 + e]);
         }
@@ -362,7 +441,7 @@ __global__ void __launch_bounds__(THREADS, 2)
       if (quad == 0) totals[warp * ROWS + row] = total[m][h] * rescale;
       float* to = shared + (warp * ROWS + row) * PITCH + quad * 16;
 #pragma unroll
-      for (int c = 0; c < C; c++) {
+      for (int c = 0; c < W; c++) {
 #pragma unroll
         for (int j = 0; j < 16; j += 4) {
           float part[4];

@@ -1,6 +1,7 @@
 // Rotary position embeddings (RoPE): pairs of elements (a, b) of a row become (a cos - b sin, b cos + a sin).
 #include "accumulator.cuh"
 #include "pages.cuh"
+#include "stored_tokens.cuh"
 #include "vectors.cuh"
 
 // Pairing of elements: i with i + half, or 2 i with 2 i + 1.
@@ -88,6 +89,18 @@ __device__ __forceinline__ void rotate_row(const T* __restrict__ x, const T* __r
   }
 }
 
+// Return element i of a row after rotation, rounded to T. The elements of all rows have a unit stride.
+template <Pairing P, typename T, typename I>
+__device__ __forceinline__ float rotated_element(const T* x, const T* cos, const T* sin, I i, I half, I cos_per_element,
+                                                 I sin_per_element) {
+  if (i >= 2 * half) return float(x[i]);
+  const I pair = P == PAIRS ? i / 2 : i < half ? i : i - half;
+  const bool second = P == PAIRS ? i % 2 : i >= half;
+  const float a = float(x[P == PAIRS ? 2 * pair : pair]), b = float(x[P == PAIRS ? 2 * pair + 1 : pair + half]);
+  const float c = float(cos[cos_per_element ? i : pair]), s = float(sin[sin_per_element ? i : pair]);
+  return float(T(second ? b * c + a * s : a * c - b * s));
+}
+
 // Rotate rows. Operands of the axes of rows: x, cos, sin, y.
 template <typename T, Pairing P, int V, typename I, int R>
 __global__ void rotate(const T* __restrict__ x, const T* __restrict__ cos, const T* __restrict__ sin, T* __restrict__ y,
@@ -109,11 +122,11 @@ struct AppendSizes {
 
 // Decode step: rotate queries to y and keys to their cache, and copy values to theirs, behind the tokens that `lengths`
 // has; see `new_token`. blockIdx.y selects queries, keys or values. Rows of values have `width` elements; all rows have
-// a unit stride.
-template <typename T, Pairing P, int V, typename I, int R, bool PAGED = false>
+// a unit stride. C is the type that the caches store; if it is not T, a block has at most 32 threads along x.
+template <typename T, Pairing P, int V, typename I, int R, bool PAGED = false, typename C = T>
 __global__ void rotate_append(const T* __restrict__ queries, const T* __restrict__ keys, const T* __restrict__ values,
                               const T* __restrict__ cos, const T* __restrict__ sin, T* __restrict__ y,
-                              T* __restrict__ key_cache, T* __restrict__ value_cache, const Axes<I, R, 4> query_axes,
+                              C* __restrict__ key_cache, C* __restrict__ value_cache, const Axes<I, R, 4> query_axes,
                               const Axes<I, R, 4 + 2 * PAGED> key_axes, const Axes<I, R, 2 + 2 * PAGED> value_axes,
                               const AppendSizes<I> sizes, I half, I rest, I width, I cos_per_element, I sin_per_element,
                               const Length<PAGED>* __restrict__ lengths) {
@@ -127,19 +140,29 @@ __global__ void rotate_append(const T* __restrict__ queries, const T* __restrict
                         cos_per_element, sin_per_element);
   } else if (blockIdx.y == 1 && row < sizes.keys) {
     unravel(key_axes, row, at);
-    T* const to = new_token(key_cache, key_axes, at, 3, sizes.key_row, sizes.key_page, lengths);
+    C* const to = new_token(key_cache, key_axes, at, 3, sizes.key_row, sizes.key_page, lengths);
     if (PAGED && !to) return;
-    rotate_row<T, P, V>(keys + offset(key_axes, at, 0), cos + offset(key_axes, at, 1), sin + offset(key_axes, at, 2),
-                        to, stride, half, rest, cos_per_element, sin_per_element);
+    const T *from = keys + offset(key_axes, at, 0), *c = cos + offset(key_axes, at, 1),
+            *s = sin + offset(key_axes, at, 2);
+    if constexpr (IS_STORED<T, C>) {
+      store_row(to, 2 * half + rest, threadIdx.x, blockDim.x,
+                [&](I i) { return rotated_element<P>(from, c, s, i, half, cos_per_element, sin_per_element); });
+    } else {
+      rotate_row<T, P, V>(from, c, s, to, stride, half, rest, cos_per_element, sin_per_element);
+    }
   } else if (blockIdx.y == 2 && row < sizes.values) {
     unravel(value_axes, row, at);
     const T* from = values + offset(value_axes, at, 0);
-    T* const to = new_token(value_cache, value_axes, at, 1, sizes.value_row, sizes.value_page, lengths);
+    C* const to = new_token(value_cache, value_axes, at, 1, sizes.value_row, sizes.value_page, lengths);
     if (PAGED && !to) return;
-    for (I i = threadIdx.x * V; i < width; i += blockDim.x * V) {
-      T copied[V];
-      load<V>(from + i, copied);
-      store<V>(copied, to + i);
+    if constexpr (IS_STORED<T, C>) {
+      store_row(to, width, threadIdx.x, blockDim.x, [&](I i) { return float(from[i]); });
+    } else {
+      for (I i = threadIdx.x * V; i < width; i += blockDim.x * V) {
+        T copied[V];
+        load<V>(from + i, copied);
+        store<V>(copied, to + i);
+      }
     }
   }
 }

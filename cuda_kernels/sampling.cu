@@ -9,7 +9,7 @@ typedef unsigned long long u64;
 
 // Columns of `rules` and `numbers`, as in ovgpu/ops/generation/sampling.py.
 enum Rule { TEMPERATURE, TOP_P, MIN_P, REPETITION_PENALTY, PRESENCE_PENALTY, FREQUENCY_PENALTY, RULES };
-enum Number { TOP_K, RANDOM, GENERATED, NUMBERS };
+enum Number { TOP_K, RANDOM, GENERATED, BY_LOGITS, NUMBERS };
 
 constexpr int PROMPT = 1 << 30;  // flag of a count: the token is in the prompt
 constexpr float LOWEST = -40;    // binary logarithm of the least weight
@@ -456,14 +456,13 @@ __device__ u64 block_sum(Digits& digits, u64 value) {
   return value;
 }
 
-// Choose the token of a row, one per block, and compute its log probabilities: among the tokens that the rules keep,
-// and by the logits.
+// Choose the token of a row, one per block, and compute its log probability: among the tokens that the rules keep, or by
+// the logits.
 template <typename T>
 __global__ void __launch_bounds__(DRAW_THREADS)
     draw_token(const T* __restrict__ logits, long long row_step, long long step, const float* __restrict__ weights,
                const double* rules, const long long* numbers, const u64* best, const float* sums, int tiles,
-               const unsigned* bin_counts, const u64* bin_sums, long long* tokens, float* log_probabilities,
-               int vocabulary) {
+               const unsigned* bin_counts, const u64* bin_sums, int* tokens, float* log_probabilities, int vocabulary) {
   OVGPU_SHARED(Digits, shared, [1]);
   OVGPU_SHARED(Heap, shared_heap, [1]);
   Digits& digits = shared[0];
@@ -473,9 +472,9 @@ __global__ void __launch_bounds__(DRAW_THREADS)
   const u64 greatest = best_of<DRAW_THREADS>(best + index * tiles, tiles);
   const float total_log = threadIdx.x < WARP ? log_sum_exp(sums + 2 * index * tiles, tiles) : 0;
   const auto write = [&](unsigned token, float share) {
-    tokens[index] = token;
-    log_probabilities[2 * index] = share;
-    log_probabilities[2 * index + 1] = static_cast<float>(logits[index * row_step + token * step]) - total_log;
+    tokens[index] = static_cast<int>(token);
+    log_probabilities[index] =
+        number[BY_LOGITS] ? static_cast<float>(logits[index * row_step + token * step]) - total_log : share;
   };
   if (is_decided(greatest, rule[TEMPERATURE])) {
     if (threadIdx.x) return;
@@ -483,7 +482,7 @@ __global__ void __launch_bounds__(DRAW_THREADS)
       write(~static_cast<unsigned>(greatest), 0);
     } else {
       tokens[index] = -1;
-      log_probabilities[2 * index] = log_probabilities[2 * index + 1] = __uint_as_float(NOT_A_NUMBER);
+      log_probabilities[index] = __uint_as_float(NOT_A_NUMBER);
     }
     return;
   }

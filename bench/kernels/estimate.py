@@ -1,9 +1,10 @@
 """Estimates of the time of launches, from machine code, grid and a card's data.
 
 A launch takes the time of an empty kernel, that of one warp from its first instruction to its last, and the longest of
-the times below. A launch that begins before the one before it has ended takes less time than an empty kernel, and
-executes what precedes its wait meanwhile; bytes that it requests by then arrive while memory is idle
-(`bench/kernels/sequence.py`).
+the times below. If warps wait at barriers in each trip, and few blocks share a multiprocessor, a part of the shorter
+times adds to it: `EXPOSED`. A launch that begins before the one before it has ended takes less time than an empty
+kernel, and executes what precedes its wait meanwhile; bytes that it requests by then arrive while memory is idle
+(`bench/kernels/sequence.py`). `bench/kernels/calibration.py` compares estimates with measured times.
 
 bytes         the bytes of its arrays over the bandwidth that a copy reaches, or of L2 for arrays that L2 holds, and
               for those that blocks read again
@@ -37,8 +38,12 @@ from ovgpu.runtime.plan import Operand, Plan, PlanStep
 from ovgpu.types import Type
 
 WAIT = "ACQBULK"  # griddepcontrol.wait
+BARRIERS = ("BAR", "UCGABAR_WAIT")
+EXPOSED = 0.7  # of the shorter times of a block that is alone on its multiprocessor; see `calibration.py`
 LIBRARY_SECONDS = 3.5e-6  # of a small product of cuBLAS in a CUDA graph, `results/gpu-h100-kernels.md`
 LIBRARY_SHARE = 0.75  # of the peak rate that products of libraries reach
+CONVOLUTION_SHARE = 0.5  # likewise, convolutions
+LAYOUT_SECONDS = 2.4e-6  # of cuDNN's change of a small array's layout
 LIBRARY_TILE = 64, 64  # of results, each computed by one multiprocessor
 LIBRARY_DEPTH = 768  # of an f32 tile in cuBLAS, which splits deeper ones among idle multiprocessors
 ON_DEVICE = ("constant", "state", "variable", "input", "output")
@@ -77,12 +82,12 @@ def of_step(row: StepLaunches, card: Card, fits: bool = False) -> Iterator[Estim
     step, launches = row.step, row.launches
     total = work.multiply_adds(step) * work.unmasked(step, [launch.name for launch in launches])
     main = _main_launches(step, launches, total)
-    traffic = traffic_of(step, card, fits)
+    traffic, projection = traffic_of(step, card, fits), work.projection(step)
     for number, launch in enumerate(launches):
         share = (number in main) / len(main)
         part = Traffic(traffic.memory * share, traffic.cache * share)
         if isinstance(launch, LibraryCall):
-            yield _of_library(launch, part, total * share, step, card)
+            yield _of_library(launch, part, projection or total * share, step, card)
         else:
             if not share:  # several launches of a kernel divide its arrays among them
                 part = Traffic(0.0, work.nbytes(step, launch) / sum(other.name == launch.name for other in launches))
@@ -105,7 +110,8 @@ def _main_launches(step: PlanStep, launches: Sequence[Launch | LibraryCall], tot
         or (isinstance(x, Launch) and budget(x.code, True).work != "bytes")
     }
     attention = {i for i in products if launches[i].name.startswith("attend")}
-    products = attention or products
+    recurrent = {i for i in products if launches[i].name.startswith("recurrent")}  # the library projects the input
+    products = attention or recurrent or products
     tensor = {i for i in products if isinstance(x := launches[i], Launch) and budget(x.code, True).work == "tensor"}
     return tensor or products or whole
 
@@ -162,10 +168,11 @@ def _of_library(call: LibraryCall, traffic: Traffic, total: float, step: PlanSte
         depth = total / tiles / prod(LIBRARY_TILE)
         tiles *= max(1, min(card.multiprocessors // tiles, ceil(depth / LIBRARY_DEPTH)))
     busiest = -(-tiles // card.multiprocessors) * total / tiles
-    products = busiest / (LIBRARY_SHARE * peak * card.clock)
+    convolves = "Convolution" in step.op
+    products = busiest / ((CONVOLUTION_SHARE if convolves else LIBRARY_SHARE) * peak * card.clock)
     return Estimate(
         call,
-        LIBRARY_SECONDS,
+        LIBRARY_SECONDS + (work.layout_changes(step) * LAYOUT_SECONDS if convolves and tensor else 0.0),
         0.0,
         moved,
         0.0 if tensor else products,
@@ -184,7 +191,7 @@ def of_launch(launch: Launch, traffic: Traffic, total: float, step: PlanStep, ca
     needed = (traffic.memory + traffic.cache) if found.work == "bytes" else total * work.padding(step, launch)
     rounds = work.dependent_steps(step) if total and found.outer else 1
     trips = needed / found.per_trip / (launch.blocks * warps) if found.loop and found.per_trip else 1.0
-    trips = max(trips, rounds)
+    trips = max(work.sequences(step, launch) * rounds or trips, rounds)
     memory = card.architecture.latencies["memory" if traffic.memory > traffic.cache else "cache"]
     start, per_round, per_trip = _cycles(found, path, card, memory)
     each = -(-launch.blocks // card.multiprocessors)
@@ -199,6 +206,7 @@ def of_launch(launch: Launch, traffic: Traffic, total: float, step: PlanStep, ca
     one = start + (rounds - 1) * per_round + (trips - rounds) * per_trip
     latency = (-(-launch.blocks // at_once) * one - start) / card.clock + (rounds - 1) * card.barrier
     ahead = min(min(launch.blocks, at_once) * warps * amount(before, "bytes"), traffic.memory)
+    waits = any(instruction.name in BARRIERS for instruction in (*found.loop, *found.outer))
     empty, moved = card.early_launch if launch.early else card.launch, traffic.seconds(card, launch.blocks)
     return Estimate(
         launch,
@@ -214,6 +222,7 @@ def of_launch(launch: Launch, traffic: Traffic, total: float, step: PlanStep, ca
         ahead=ahead / (card.copy_share * card.bandwidth),
         share=each / resident,
         head=Timeline(card.architecture, memory).run(head) / card.clock,
+        exposed=EXPOSED * (1 - 1 / max(trips, 1)) / min(resident, each) if waits else 0.0,
     )
 
 

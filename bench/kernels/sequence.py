@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 
 from bench.kernels.launches import Launch, LibraryCall
 
+ARRIVING = 0.2  # of the memory's idle time, in which bytes that are requested early arrive; see `calibration.py`
+
 
 @dataclass(frozen=True)
 class Estimate:
@@ -14,7 +16,8 @@ class Estimate:
 
     An early launch requests bytes that take ``ahead`` seconds before it waits for the launches before it; a warp takes
     ``head`` of its ``start`` from there to its main loop. Bytes of ``hidden`` seconds arrive by then. ``share``: how
-    much of a multiprocessor its blocks take, or those of them that run at the same time.
+    much of a multiprocessor its blocks take, or those of them that run at the same time. ``exposed``: the share of
+    shorter times of work that adds to the longest one, as warps wait at barriers and few other blocks work meanwhile.
     """
 
     launch: Launch | LibraryCall
@@ -31,10 +34,13 @@ class Estimate:
     head: float = 0.0
     share: float = 1.0
     hidden: float = 0.0
+    exposed: float = 0.0
 
     @property
     def seconds(self) -> float:
-        return self.empty + self.start + max(self.bytes - self.hidden, self.instructions, self.tensor, self.latency)
+        work = (self.bytes - self.hidden, self.instructions, self.tensor)
+        longest = max(*work, self.latency)
+        return self.empty + self.start + longest + self.exposed * sum(x for x in work if x < longest)
 
     @property
     def bound(self) -> str:
@@ -49,9 +55,9 @@ class Estimate:
         return max(parts, key=lambda name: parts[name])
 
 
-def overlap(estimates: Sequence[Estimate]) -> Iterator[Estimate]:
+def overlap(estimates: Sequence[Estimate], arriving: float = ARRIVING) -> Iterator[Estimate]:
     """Yield the estimates of consecutive launches, with bytes that arrive early: before a launch's main loop, while
-    memory is idle, and at most as many as it requests before its wait.
+    memory is idle, in the share ``arriving`` of that time, and at most as many as it requests before its wait.
 
     A launch begins when all blocks of the one before it run, if that one is early too and their blocks find room on the
     multiprocessors at the same time. It may thus begin several launches ahead.
@@ -63,13 +69,13 @@ def overlap(estimates: Sequence[Estimate]) -> Iterator[Estimate]:
             running.pop(0)
         before = sum(idle for _, idle in running)
         own = estimate.empty + estimate.head if early else 0.0
-        hidden = min(estimate.ahead, estimate.bytes, before + own)
+        hidden = min(estimate.ahead, estimate.bytes, arriving * (before + own))
         found = replace(estimate, hidden=hidden)
         used = hidden
         for row in running:
-            taken = min(used, row[1])
+            taken = min(used / arriving, row[1]) if arriving else 0.0
             row[1] -= taken
-            used -= taken
+            used -= taken * arriving
         idle = found.seconds - (found.bytes - hidden) - used
         running = [*running, [estimate.share, max(idle, 0.0)]] if early else []
         yield found

@@ -86,6 +86,33 @@ def _recurrent(step: PlanStep, shapes: list[tuple[int, ...]]) -> float:
     return prod(shapes[0][:-1]) * (weights[-1] if weights else 0)
 
 
+def projection(step: PlanStep) -> float:
+    """Return the multiply-adds of a sequence's inputs by their weights, which a library computes; 0 for other steps."""
+    x = step.inputs[0] if step.inputs else None
+    if step.op not in SEQUENCES or x is None:
+        return 0.0
+    shape = _shape(x)
+    arrays = [_shape(w) for w in step.inputs[1:] if w is not None]
+    weights = [w for w in arrays if len(w) == 3 and w[1] > 2 and w[2] == shape[-1]]  # states have one or two directions
+    return prod(shape[:-1]) * prod(weights[0]) if weights else 0.0
+
+
+def sequences(step: PlanStep, launch: Launch) -> int:
+    """Return how many times a step a warp of `recurrent` goes through its main loop, if it keeps its weights in
+    registers: once for each of its sequences. 0 for other kernels."""
+    arguments = template_arguments(launch.name)
+    if not launch.name.startswith("recurrent<") or arguments[4] == "0" or step.inputs[0] is None:
+        return 0
+    return -(-_shape(step.inputs[0])[0] // (launch.grid[2] * int(arguments[5])))
+
+
+def layout_changes(step: PlanStep) -> int:
+    """Return the arrays whose layout cuDNN changes for a convolution on tensor cores: none if channels are adjacent,
+    which the weights show, else both operands and the result."""
+    x, weights = (_shape(operand) for operand in step.inputs[:2])  # type: ignore[arg-type]
+    return 3 if weights[1] == x[1] and prod(weights[2:]) > 1 else 0
+
+
 def dependent_steps(step: PlanStep) -> int:
     """Return the steps of a sequence, each of which waits for the one before; 1 for other steps."""
     if step.op not in SEQUENCES or step.inputs[0] is None:
@@ -139,6 +166,8 @@ def nbytes(step: PlanStep, launch: Launch) -> float:
     x, values = step.inputs[0], step.outputs[0] if step.outputs else None
     if launch.name.startswith("topk_join") and x is not None and values is not None:
         return launch.nbytes - (x.nbytes or 0) + (values.nbytes or 0)
+    if step.op == "RotaryAttention" and launch.name.startswith("rotate"):  # the caches get the new tokens alone
+        return 2 * sum(operand.nbytes or 0 for operand in step.inputs[:3] if operand is not None)
     return launch.nbytes
 
 

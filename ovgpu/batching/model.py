@@ -87,17 +87,20 @@ def batched(model: Model, axes: Mapping[Any, int | None] | None = None) -> Batch
             _require_axis(parameter, axis)
             parameter.op = replace(op, shape=_dynamic(op.shape, axis))
     first_error: OpError | None = None
-    for variables in _candidates(model):
-        dims = dynamic_dims(model, inputs, variables)
-        # Some models can only be proven if inputs have equal extents, such as the length of tokens and of their mask.
-        # The second attempt takes all extents on the same axis to be equal.
-        for equalities in dict.fromkeys((ALL_DIFFER, equalities_of([-1 - axis for _, axis in dims]))):
-            try:
-                return _proven(model.clone(), inputs, variables, beams, equalities)
-            except OpError as error:
-                first_error = first_error or error
-    assert first_error is not None
-    raise first_error
+    try:
+        for variables in _candidates(model):
+            dims = dynamic_dims(model, inputs, variables)
+            # Some models can only be proven if inputs have equal extents, such as the length of tokens and of their
+            # mask. The second attempt takes all extents on the same axis to be equal.
+            for equalities in dict.fromkeys((ALL_DIFFER, equalities_of([-1 - axis for _, axis in dims]))):
+                try:
+                    return _proven(model.clone(), inputs, variables, beams, equalities)
+                except OpError as error:
+                    first_error = first_error or error
+        assert first_error is not None
+        raise first_error
+    finally:
+        del first_error  # it refers to this frame: the cycle would keep the model until the garbage is collected
 
 
 def _require_axis(parameter: Node, axis: int) -> None:

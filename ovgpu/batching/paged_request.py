@@ -26,7 +26,7 @@ from ovgpu.compile.decode_programs import DecodePrograms
 from ovgpu.errors import Error, OpError
 from ovgpu.ops.base.op import Array, Op
 from ovgpu.ops.fused.copy_rows import CopyRows
-from ovgpu.ops.fused.kv_cache import FIRST_PAGE, NULL_PAGE, PAGE_TOKENS, CacheWrite
+from ovgpu.ops.fused.kv_cache import FIRST_PAGE, NULL_PAGE, PAGE_TOKENS, CacheWrite, host_pool_order
 from ovgpu.passes.split_decode import Cache
 from ovgpu.request.device_io import backend_array, tensor_copy
 from ovgpu.request.inputs import RequestInput
@@ -61,7 +61,7 @@ class PagedRequest(BatchRequest):
         self._batches = {1: _Batch(self.session, 1)}
         self._take(compilation)
         self._check_caches()
-        caches = [PooledCache(cache.name, self._shape(cache, 1, PAGE_TOKENS)[1:]) for cache in self._caches]
+        caches = [PooledCache(cache.name, self._shape(cache, 1, PAGE_TOKENS)[1:], cache.axis) for cache in self._caches]
         pools.join(self, caches, self._types)
         self._compilation = compilation
 
@@ -239,6 +239,7 @@ class PagedRequest(BatchRequest):
         pools.settle()
         if not count:
             return list(sequences)
+        pools.spread(backend)
         is_reclaimed, found, copies = False, list[Tokens](), list[tuple[int, int]]()
         while len(found) < len(sequences):
             try:
@@ -322,7 +323,7 @@ class PagedRequest(BatchRequest):
     @property
     def _order(self) -> Extents:
         """The axes of a pool with that of pages in front of that of their tokens."""
-        return (*range(1, self._axis), 0, *range(self._axis, len(self._caches[0].shape)))
+        return host_pool_order(len(self._caches[0].shape), self._axis)
 
     def write_row(self, row: int, state: Mapping[str, Any]) -> None:
         values, backend = list[Array](), self.session.backend
@@ -331,15 +332,13 @@ class PagedRequest(BatchRequest):
             for cache in self._caches:
                 if cache.name not in state:
                     raise Error(f"the state has no value of variable '{cache.name}'")
-                given = state[cache.name]
-                value = self.session.variables.all[cache.name].accept(
-                    backend_array(given if isinstance(given, Tensor) else Tensor(given), backend)
-                )
+                given, variable = state[cache.name], self.session.variables.all[cache.name]
+                value = variable.accept(backend_array(given if isinstance(given, Tensor) else Tensor(given), backend))
                 expected = self._shape(cache, 1, (values or [value])[0].shape[self._axis])
                 if value.shape != expected:
                     raise Error(
-                        f"variable '{cache.name}' of one sequence has shape {list(expected)}, the new value "
-                        f"{list(value.shape)}"
+                        f"variable '{cache.name}' of one sequence has shape {variable.public_shape(expected)}, "
+                        f"the new value {variable.public_shape(value.shape)}"
                     )
                 values.append(value)
             length = values[0].shape[self._axis]

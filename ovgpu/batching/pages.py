@@ -36,12 +36,13 @@ class Tokens(NamedTuple):
 class PageAllocator:
     """Free pages of a pool, and the number of sequences that hold each of the others.
 
-    ``capacity`` counts all pages, among them `NULL_PAGE`, which no sequence gets.
+    ``capacity`` counts all pages, among them `NULL_PAGE`, which no sequence gets. Where it can, a sequence gets
+    consecutive pages, which the host reads without copies: those behind its own, or some in the middle of a gap, so
+    that the sequence in front of it can grow as well.
     """
 
     def __init__(self, capacity: int = 1) -> None:
-        self._counts = [1]
-        self._free: list[int] = []  # the last one is taken first
+        self._counts, self._taken = [1], bytearray(b"\1")  # holders of each page, and whether it has any
         self.extend(capacity)
 
     @property
@@ -51,21 +52,46 @@ class PageAllocator:
     @property
     def free(self) -> int:
         """The number of free pages."""
-        return len(self._free)
+        return self._taken.count(0)
 
     def extend(self, capacity: int) -> None:
         """Add free pages up to ``capacity`` in all."""
-        self._free[:0] = range(capacity - 1, self.capacity - 1, -1)
-        self._counts += [0] * (capacity - self.capacity)
+        added = capacity - self.capacity
+        self._counts += [0] * added
+        self._taken += bytes(added)
 
-    def take(self, count: int) -> list[int]:
-        """Return ``count`` free pages, which then have one holder. Raise PoolFullError if there are fewer."""
+    def take(self, count: int, after: int = NULL_PAGE) -> list[int]:
+        """Return ``count`` free pages, which then have one holder, if possible those after a page of the sequence.
+
+        Raises: PoolFullError if there are fewer.
+        """
         if count > self.free:
             raise PoolFullError(count - self.free)
-        pages = [self._free.pop() for _ in range(count)]
-        for page in pages:
-            self._counts[page] = 1
+        pages = list[int]()
+        begin = after + 1
+        while len(pages) < count:
+            wanted = count - len(pages)
+            if after == NULL_PAGE or self._taken[begin : begin + 1] != b"\0":
+                begin, length = self._gap()
+                begin += max(length - wanted, 0) // 2
+            end = self._end(begin, begin + wanted)
+            pages += range(begin, end)
+            self._taken[begin:end] = b"\1" * (end - begin)
+            self._counts[begin:end] = [1] * (end - begin)
+            begin = after = end
         return pages
+
+    def _gap(self) -> tuple[int, int]:
+        """Return the first page and the number of pages of a gap, which has at least half as many as the largest."""
+        size = 1 << self.capacity.bit_length()
+        while (begin := self._taken.find(bytes(size))) < 0:
+            size //= 2
+        return begin, self._end(begin, self.capacity) - begin
+
+    def _end(self, begin: int, most: int) -> int:
+        """Return the end of the free pages from ``begin`` on, at most ``most``."""
+        end = self._taken.find(1, begin, most)
+        return min(most, self.capacity) if end < 0 else end
 
     def share(self, pages: Iterable[int]) -> None:
         """Count one more holder of each page."""
@@ -77,7 +103,7 @@ class PageAllocator:
         for page in pages:
             self._counts[page] -= 1
             if not self._counts[page]:
-                self._free.append(page)
+                self._taken[page] = 0
 
     def is_shared(self, page: int) -> bool:
         """Return whether several sequences hold a page."""
@@ -90,7 +116,7 @@ class PageAllocator:
         for tokens in sequences:
             for page in tokens.pages:
                 counts[page] += 1
-        self._counts, self._free = counts, [page for page in reversed(range(len(counts))) if not counts[page]]
+        self._counts, self._taken = counts, bytearray(map(bool, counts))
 
 
 def pages_for(length: int) -> int:
@@ -110,8 +136,9 @@ def with_room(tokens: Tokens, count: int, allocator: PageAllocator) -> tuple[Tok
     copies = room > 0 and allocator.is_shared(pages[-1])
     if count <= room and not copies:
         return tokens, None
-    new = allocator.take(pages_for(max(count - room, 0)) + copies)
+    kept = pages[:-1] if copies else pages
+    new = allocator.take(pages_for(max(count - room, 0)) + copies, kept[-1] if kept else NULL_PAGE)
     if not copies:
         return Tokens((*pages, *new), length), None
     allocator.release(pages[-1:])
-    return Tokens((*pages[:-1], *new), length), (pages[-1], new[0])
+    return Tokens((*kept, *new), length), (pages[-1], new[0])

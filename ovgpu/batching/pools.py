@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from math import prod
 from typing import Any, NamedTuple, Protocol
 from weakref import WeakSet
@@ -13,16 +14,19 @@ from ovgpu.batching.smaller_batches import power_of_two
 from ovgpu.errors import Error
 from ovgpu.ops.base.op import Array
 from ovgpu.ops.convert import converted
-from ovgpu.ops.fused.kv_cache import NULL_PAGE
+from ovgpu.ops.fused.kv_cache import NULL_PAGE, host_pool
 from ovgpu.runtime.backend import Backend
 from ovgpu.types import Type
 
+HOST_PAGES = 64  # the least pages of a pool on the host that may grow
+
 
 class PooledCache(NamedTuple):
-    """KV cache whose pool has pages of this shape."""
+    """KV cache whose pool has pages of this shape. ``axis`` of the pool is that of the tokens of a page."""
 
     name: str
     page: tuple[int, ...]
+    axis: int
 
 
 class Holder(Protocol):
@@ -106,6 +110,17 @@ class Pools:
         self._unsettled = True
         self.settle()
 
+    def spread(self, backend: Backend) -> None:
+        """Let half of the pages of pools without a limit stay free on the host.
+
+        Most sequences then find consecutive pages. Pages to which nothing was written take little memory of the host.
+        """
+        if self.max_tokens is not None or backend.remote:
+            return
+        with suppress(MemoryError):
+            while self.allocator.free < max(HOST_PAGES, self.allocator.capacity) // 2:
+                self.grow(backend, HOST_PAGES // 2)
+
     def grow(self, backend: Backend, missing: int, careful: bool = False) -> None:
         """Double the pools, or add as many pages as are ``missing``. With a limit, add all pages at once, so that
         nothing is ever copied. If memory is short, add fewer.
@@ -151,7 +166,8 @@ class Pools:
         for i, cache in enumerate(self._caches):
             if lengths[i] >= capacity:
                 continue
-            pool = backend.xp.empty((capacity, *cache.page), self.types[i].storage)
+            shape, dtype = (capacity, *cache.page), self.types[i].storage
+            pool = backend.xp.empty(shape, dtype) if backend.remote else host_pool(shape, cache.axis, dtype)
             if i < len(self._whole):
                 copy(backend, self._whole[i][:old], pool[:old])
             else:

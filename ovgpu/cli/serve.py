@@ -24,9 +24,9 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "--task",
         default="",
-        choices=["text_generation", "embeddings", "rerank", "tensors"],
-        help="task of models that do not set their own; by default, decoders with a tokenizer generate text, and "
-        "others have inferences (tensors)",
+        choices=["text_generation", "embeddings", "rerank", "speech2text", "tensors"],
+        help="task of models that do not set their own; by default, decoders with a tokenizer generate text, "
+        "Whisper writes speech down, and others have inferences (tensors)",
     )
     parser.add_argument("--precision", default="", metavar="TYPE", help="f32, tf32, f16 or bf16")
     parser.add_argument("--cache_dir", default="", metavar="FOLDER", help="folder of compiled kernels and models")

@@ -6,8 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ovgpu.lowering.build import build
+from ovgpu.lowering.loops import Layouts
 from ovgpu.lowering.program import Program
 from ovgpu.model import Model
+from ovgpu.ops.base.view import dense_strides
+from ovgpu.ops.fused.kv_cache import host_pool_order
 from ovgpu.passes import Target, fuse_layers
 from ovgpu.passes.split_decode import DecodeSplit, split_decode
 from ovgpu.runtime.backend import Backend
@@ -32,8 +35,12 @@ class DecodePrograms:
         table = Table()
         specs = parts.specs(table)
         fuse_layers(parts.device, target, "batch" if parts.paged else "decode")
-        self.device = build(parts.device, specs, table, uploads=backend.remote, downloads=backend.remote)
         first = len(specs) - len(parts.caches)  # the caches are the last inputs
+        layouts = Layouts()
+        if parts.paged and not backend.remote:
+            for index, cache in enumerate(parts.caches, first):
+                layouts.inputs[index] = _strides_of_host_pool(specs[index].shape or (), cache.axis)
+        self.device = build(parts.device, specs, table, layouts, uploads=backend.remote, downloads=backend.remote)
         self.device.caches = {index: cache.name for index, cache in enumerate(parts.caches, first)}
         self.hosts: dict[tuple[Any, ...], Program] = {}
         roots = {v.root for step in self.device.steps for i in step.inputs if i >= 0 for v in [self.device.values[i]]}
@@ -51,6 +58,13 @@ class DecodePrograms:
         """Return the programs of a model, with caches in pages if ``paged``, or None if it cannot be split."""
         parts = split_decode(model, paged)
         return None if parts is None else DecodePrograms(parts, backend, target)
+
+
+def _strides_of_host_pool(shape: Sequence[Int], axis: int) -> tuple[Int, ...]:
+    """Return the strides of a pool that `host_pool` makes."""
+    order = host_pool_order(len(shape), axis)
+    strides = dict(zip(order, dense_strides([shape[i] for i in order])))
+    return tuple(strides[i] for i in range(len(shape)))
 
 
 def _shapes(append_shapes: Sequence[tuple[Int, ...]]) -> Callable[[Shapes], Shapes]:

@@ -22,7 +22,7 @@ from ovgpu.properties._property import PropertyEnum
 from ovgpu.types import TF32, Type
 
 PRECISIONS = (Type.bf16, Type.f16, Type.f32, TF32, Type.dynamic)  # values of INFERENCE_PRECISION_HINT
-CACHE_PRECISIONS = (Type.bf16, Type.f16, Type.f32)  # values of KV_CACHE_PRECISION with an effect
+CACHE_PRECISIONS = (Type.bf16, Type.f16, Type.f32, Type.u8, Type.i8)  # values of KV_CACHE_PRECISION with an effect
 CACHES = ("KV_CACHE_PRECISION", "KEY_CACHE_PRECISION", "VALUE_CACHE_PRECISION")
 # Properties that a model may bring in ``rt_info/runtime_options``. ACTIVATIONS_SCALE_FACTOR has no effect: products
 # keep their sums in f32, and f16 that was chosen for its speed is widened where its range is too small.
@@ -318,7 +318,7 @@ class Settings:
             if ignored or self[name] not in (*CACHE_PRECISIONS, Type.dynamic):
                 warnings.warn(
                     f"{name} {self[name].get_type_name()}: ovgpu stores keys and values in {stored} "
-                    "(it can in f32, f16 and bf16)",
+                    "(it can in f32, f16, bf16, u8 and i8)",
                     RuntimeWarning,
                     stacklevel=6,  # the caller of Core.compile_model
                 )

@@ -68,7 +68,7 @@ class DraftModel:
         )
         self._text.drop(len(self._known) - same)
         self._known, new = list(text[:same]), list(text[same:])
-        sampler = Sampler(self._ports, Sampling())
+        sampler = Sampler(self._ports, Sampling(by_logits=True))
         proposed: list[int] = []
         while len(proposed) < count:
             start = time.perf_counter()
@@ -79,7 +79,7 @@ class DraftModel:
                 self._text.keep()  # what follows are proposals
             self._known += new
             new = [checked_token(outputs[self._output])]
-            if self._threshold and exp(outputs[self._output + 1][0, 1]) < self._threshold:
+            if self._threshold and exp(outputs[self._output + 1][0]) < self._threshold:
                 break
             proposed += new
         return proposed
@@ -118,11 +118,11 @@ def generate_assisted(
         for row in logits:
             banned = config.stop_token_ids if len(text.tokens) < config.min_new_tokens else ()
             allowed = None if matcher is None else matcher.allowed()
-            token, kept, own = sampler.choose(row, text.tokens, banned, allowed)
+            token, log = sampler.choose(row, text.tokens, banned, allowed)
             text.tokens.append(token)
             if matcher is not None:
                 matcher.accept(token)
-            text.logs.append(own if config.logprobs else kept)
+            text.logs.append(log)
             text.reason, cut = stops.check(text.tokens, text.limit)
             is_accepted = proposed[accepted : accepted + 1] == [token]
             accepted += is_accepted

@@ -92,12 +92,14 @@ class DecoderInputs:
     """
 
     def __init__(self, ports: Sequence[Output], columns: int = 0, one_by_one: bool = False) -> None:
-        names = port_names(ports)
         self._ports = [
-            (i, names[i], port) for i, port in enumerate(ports) if names[i] not in {**SAMPLING_INPUTS, **HISTORY}
+            (i, name, np.dtype(np.int64) if port.element_type.is_dynamic() else port.element_type.storage, _lead(port))
+            for i, (name, port) in enumerate(zip(port_names(ports), ports))
+            if name not in {**SAMPLING_INPUTS, **HISTORY}
         ]
         self._columns, self.one_by_one = columns, one_by_one
         self._past = 0
+        self._ones = np.ones((1, 0))  # grows with the mask
 
     def drop(self, count: int) -> None:
         """Take back the last tokens."""
@@ -115,20 +117,32 @@ class DecoderInputs:
         batch, count = len(rows), len(rows[0])
         begin, self._past = self._past, self._past + count
         arrays: dict[int, Array] = {}
-        for index, name, port in self._ports:
-            dtype = np.dtype(np.int64) if port.element_type.is_dynamic() else port.element_type.storage
+        for index, name, dtype, lead in self._ports:
             if name == "input_ids":
                 arrays[index] = np.array(rows, dtype)
             elif name == "attention_mask":
-                arrays[index] = np.ones((batch, count if self.one_by_one else self._past), dtype)
+                arrays[index] = self._mask(batch, count if self.one_by_one else self._past, dtype)
             elif name == "position_ids":  # [3, batch, count] in Qwen-VL, whose three positions of a text are equal
-                first = [d.get_length() if d.is_static else 3 for d in port.partial_shape][:-2]
-                arrays[index] = np.resize(np.arange(begin, self._past, dtype=dtype), (*first, batch, count))
+                positions = np.arange(begin, self._past, dtype=dtype)[None]
+                arrays[index] = np.resize(positions, (*lead, batch, count)) if lead or batch > 1 else positions
             elif name == COLUMNS:  # a prompt fills all columns; later tokens move them, and fill the last one
                 arrays[index] = np.arange(self._columns - 1 if begin else 0, self._columns, dtype=dtype)
             else:
                 arrays[index] = np.array(parents, dtype) if name == "beam_idx" else np.zeros((batch, count), dtype)
         return arrays
+
+    def _mask(self, batch: int, count: int, dtype: np.dtype[Any]) -> Array:
+        """Return ones. Those of one text are the same memory at every call, as they get one more each time."""
+        if batch > 1:
+            return np.ones((batch, count), dtype)
+        if self._ones.shape[1] < count:
+            self._ones = np.ones((1, 1 << count.bit_length()), dtype)
+        return self._ones[:, :count]
+
+
+def _lead(port: Output) -> list[int]:
+    """Return the axes before [batch, count] of an input; one of dynamic extent has 3 positions."""
+    return [d.get_length() if d.is_static else 3 for d in port.partial_shape][:-2]
 
 
 @dataclass(frozen=True, eq=False)

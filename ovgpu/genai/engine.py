@@ -6,6 +6,7 @@ import logging
 import time
 from collections import OrderedDict, deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -205,17 +206,18 @@ class Engine:
         return self._forms[key]
 
     def _drop_ended(self) -> None:
-        """Remove the texts that have ended, and tell the streamers of generations that have."""
-        ended = set()
+        """Remove the texts that have ended, and tell the streamers of generations that have, even if one raises."""
+        ended = dict[Generation, None]()
         for run in [*self._waiting, *self._running]:
             if run.generation.status != StreamingStatus.RUNNING:
                 run.generation.end()
             if run.has_ended:
                 self._remove(run)
-                ended.add(run.generation)
-        for generation in ended:
-            if not generation.is_running:
-                _finish(generation)
+                ended[run.generation] = None
+        with ExitStack() as last_calls:
+            for generation in reversed(ended):
+                if not generation.is_running:
+                    last_calls.callback(_finish, generation)
 
     def _remove(self, run: Run) -> None:
         """Remove a text, and free its places, but for one that others may share."""
@@ -286,9 +288,9 @@ class Engine:
         while self._waiting and (texts + self._waiting[0].width <= limits.texts or not self._running):
             run = self._waiting[0]
             leader = self._leader(run)
-            if leader is not None and leader.left > 1:
-                break  # until its prompt is read but for the last token
-            shared = (leader, leader.fed) if leader is not None else self._longest_prefix(run)
+            shared = self._longest_prefix(run) if leader is None else (leader, len(run.generation.prompt) - 1)
+            if leader is not None and shared is not None and leader.fed < shared[1]:
+                break  # until the prompt is read but for the last token
             if not self._has_room(run, shared):
                 shared = None
                 if leader is not None or not self._has_room(run, None):
@@ -296,7 +298,9 @@ class Engine:
                         self._give_up(run)
                     break
             rest = run.left - (0 if shared is None else shared[1])
-            count = 1 if leader is not None else rest if not (limits.split or plan) else _piece(run, min(left, rest))
+            if plan and all(other.generation is run.generation for other in plan):
+                left = max(left, 1)  # texts of a prompt choose in the same step, also if they are more than its tokens
+            count = rest if not (limits.split or plan) else _piece(run, min(left, rest))
             if not count or (count < rest and not limits.split):
                 break
             self._open(run, shared)
@@ -307,14 +311,12 @@ class Engine:
         return self._in_step(plan)
 
     def _leader(self, run: Run) -> Run | None:
-        """Return a text of the same prompt, whose blocks a text that begins can share."""
-        if run.has_tokens or run.one_by_one or not self.decoder.shares_prompts or len(run.generation.prompt) == 1:
+        """Return a text of the same prompt, whose blocks a text that begins can share, also if it begins again."""
+        places, _ = self._form(run)
+        shares = self.decoder.shares_prompts and places.can_share and places.forks and not run.one_by_one
+        if not shares or len(run.generation.prompt) == 1:
             return None
-        for other in self._running:
-            if other.generation is run.generation and not other.has_tokens:
-                places, _ = self._form(run)
-                return other if places.can_share and places.forks else None
-        return None
+        return next((other for other in self._running if other.generation is run.generation), None)
 
     def _in_step(self, plan: dict[Run, int]) -> dict[Run, int]:
         """Return a plan in which the texts of a prompt choose tokens in the same step, or none of them.
@@ -455,7 +457,7 @@ class Engine:
         counts: dict[int, tuple[RawPerfMetrics, int]] = {}
         for run in plan:
             outputs = {slot.place: results[slot.place] for slot in run.slots if slot.place in results}
-            if outputs:
+            if outputs and run.generation.error is None:  # that of another text of the prompt ends this one
                 raw, chosen = run.generation.raw, self._accept(run, outputs)
                 counts[id(raw)] = raw, counts.get(id(raw), (raw, 0))[1] + chosen
         for raw, count in counts.values():

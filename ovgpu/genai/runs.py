@@ -65,11 +65,6 @@ class Run(ABC):
 
     @property
     @abstractmethod
-    def has_tokens(self) -> bool:
-        """True if a token follows the prompt."""
-
-    @property
-    @abstractmethod
     def one_by_one(self) -> bool:
         """True if the model takes prompts whole, and then one token at a time."""
 
@@ -122,10 +117,6 @@ class TextRun(Run):
         return self.feed.left
 
     @property
-    def has_tokens(self) -> bool:
-        return bool(self.text.tokens)
-
-    @property
     def one_by_one(self) -> bool:
         return self.feed.one_by_one
 
@@ -138,10 +129,9 @@ class TextRun(Run):
     def take(self, results: Mapping[Any, Any]) -> tuple[int, Sequence[int]]:
         if self.left:
             return 0, [0]
-        outputs, index = results[self.slots[0].place], self.chooser.output
-        self.feed.accept(checked_token(outputs[index]))
-        kept, own = outputs[index + 1][0].tolist()
-        self.text.logs.append(own if self.generation.config.logprobs else kept)
+        values, index = results[self.slots[0].place].to_tuple(), self.chooser.output
+        self.feed.accept(checked_token(values[index]))
+        self.text.logs.append(values[index + 1].item())
         self._check_end()
         return 1, [0]
 
@@ -192,10 +182,6 @@ class Search(Run):
     @property
     def left(self) -> int:
         return len(self.known) + self._chosen - self._fed
-
-    @property
-    def has_tokens(self) -> bool:
-        return self._chosen > 0
 
     @property
     def one_by_one(self) -> bool:

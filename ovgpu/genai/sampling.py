@@ -45,7 +45,9 @@ class Sampling:
 
     They apply in this order, as in openvino_genai: ``logit_bias`` (numbers added to the logits of tokens, -inf excludes
     one), repetition, presence and frequency penalty, top-k, temperature, min-p, top-p. Neutral values are 0 for
-    ``top_k``, ``min_p`` and the last two penalties, and 1 for the others. Raises: ValueError for a value out of range.
+    ``top_k``, ``min_p`` and the last two penalties, and 1 for the others. The log probability of a token is that among
+    the tokens that the rules kept; with ``by_logits``, that by the logits alone. Raises: ValueError for a value out of
+    range.
     """
 
     sample: bool = False
@@ -57,6 +59,7 @@ class Sampling:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: Mapping[int, float] = field(default_factory=dict)
+    by_logits: bool = False
 
     def __post_init__(self) -> None:
         for name, holds, range_ in (
@@ -95,11 +98,11 @@ class Sampling:
 
 
 def add_sampling(model: Model, logits: int, penalties: bool) -> int:
-    """Replace an output of logits [batch, length, vocabulary] in place by the next tokens [batch], i64.
+    """Replace an output of logits [batch, length, vocabulary] in place by the next tokens [batch], i32.
 
     ``logits`` is its index. The model gets the inputs `INPUTS`, and with ``penalties`` also `HISTORY`, whose values a
     `Sampler` has. Without, the three penalties have no effect. The output after that of the tokens has their log
-    probabilities [batch, 2], f32, see `SampleToken`. Return the index of the tokens among the outputs.
+    probabilities [batch], f32, see `SampleToken`. Return the index of the tokens among the outputs.
 
     Raises: Error for logits of another shape, and, if there are penalties, for a vocabulary of unknown size.
     """
@@ -162,11 +165,11 @@ def _is_number(value: Any) -> bool:
 
 def sampling_of(config: GenerationConfig) -> Sampling:
     """Return the rules for the next token of a configuration that is valid."""
-    penalties = {name: getattr(config, name) for name in PENALTIES}
+    others = {name: getattr(config, name) for name in PENALTIES} | {"by_logits": config.logprobs > 0}
     if not config.do_sample:
-        return Sampling(**penalties)
+        return Sampling(**others)
     top_k = config.top_k if config.top_k < MAX_INTEGER else 0
-    return Sampling(True, config.temperature, top_k, config.top_p, config.min_p, **penalties)
+    return Sampling(True, config.temperature, top_k, config.top_p, config.min_p, **others)
 
 
 def random_numbers(seed: int) -> Iterator[int]:
@@ -214,6 +217,7 @@ class Sampler:
         self._rules[0, Rule.FREQUENCY_PENALTY] = sampling.frequency_penalty
         self._numbers = np.zeros((1, len(Number)), np.int64)
         self._numbers[0, Number.TOP_K] = sampling.top_k
+        self._numbers[0, Number.BY_LOGITS] = sampling.by_logits
         self._random = numbers if sampling.sample else None
         self._drawn = 0  # tokens that have their number
         self._bias, self._penalises = sampling.logit_bias, sampling.penalises
@@ -241,8 +245,8 @@ class Sampler:
 
     def choose(
         self, logits: Array, generated: Sequence[int], banned: Iterable[int] = (), allowed: Array | None = None
-    ) -> tuple[int, float, float]:
-        """Return the token that logits [vocabulary] give after some generated tokens, and its log probabilities.
+    ) -> tuple[int, float]:
+        """Return the token that logits [vocabulary] give after some generated tokens, and its log probability.
 
         The token is that of a model with `add_sampling`. Raises: Error if the logits are not numbers.
         """
@@ -255,7 +259,7 @@ class Sampler:
                 own_numbers[0, Number.GENERATED] = flag
                 (counts,) = TokenCounts().evaluate(NUMPY, counts, tokens, own_numbers)
         tokens, logs = SampleToken().evaluate(NUMPY, logits[None, None], rules, numbers, counts, *biases)
-        return checked_token(tokens), float(logs[0, 0]), float(logs[0, 1])
+        return checked_token(tokens), float(logs[0])
 
     def _values(
         self, generated: int, banned: Iterable[int], allowed: Array | None, chooses: bool = True

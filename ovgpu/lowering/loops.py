@@ -29,7 +29,7 @@ class Layouts:
     With ``may_alias_inputs``, the others may stay in an input's memory: it is not overwritten while they are needed.
     """
 
-    inputs: dict[int, tuple[int | None, ...]] = field(default_factory=dict)
+    inputs: dict[int, tuple[Int | None, ...]] = field(default_factory=dict)
     outputs: dict[int, tuple[int | None, ...]] = field(default_factory=dict)
     first: tuple[int, ...] = ()
     may_alias_inputs: bool = False

@@ -80,7 +80,7 @@ class ProgramValues:
         self.value_of[port] = value
         return value
 
-    def strides(self, value: int, given: Sequence[int | None], element_type: Type) -> tuple[Int, ...]:
+    def strides(self, value: int, given: Sequence[Int | None], element_type: Type) -> tuple[Int, ...]:
         """Return the strides in elements, with a symbol for each one that is None."""
         # Strides are at least 1, because they belong to parts of dense tensors.
         return tuple(

@@ -11,6 +11,7 @@ from ovgpu.passes._graph import HALVES
 from ovgpu.passes.append_rotated import append_rotated
 from ovgpu.passes.append_to_caches import append_to_caches
 from ovgpu.passes.attend_rotated import attend_rotated
+from ovgpu.passes.attend_to_stored import attend_to_stored
 from ovgpu.passes.canonicalise import canonicalise
 from ovgpu.passes.convert_mixed_reals import convert_mixed_reals
 from ovgpu.passes.downcast import downcast
@@ -35,6 +36,7 @@ from ovgpu.passes.keep_last_logits import keep_last_logits
 from ovgpu.passes.keep_products_exact import keep_products_exact
 from ovgpu.passes.keep_weights_compressed import keep_weights_compressed
 from ovgpu.passes.lay_out_channels_last import lay_out_channels_last
+from ovgpu.passes.lay_out_panels import lay_out_panels
 from ovgpu.passes.lay_out_weights import lay_out_weights
 from ovgpu.passes.merge_constants import merge_constants
 from ovgpu.passes.merge_masks import merge_masks
@@ -83,8 +85,21 @@ class Target:
 
     @property
     def cache_half(self) -> Type | None:
-        """The 16-bit type of the model's KV cache, None if the cache has another type."""
-        return self.cache if self.cache in HALVES else None
+        """The 16-bit type that `downcast` gives the model's KV cache and attention to it, None for another type."""
+        if not self.quantizes_cache:
+            return self.cache if self.cache in HALVES else None
+        return Type.f16 if self.attends_in_cache_type else self.half
+
+    @property
+    def attends_in_cache_type(self) -> bool:
+        """True if attention computes in the type of the KV cache, or in f16 for a quantized one, also where the model
+        computes in f32."""
+        return self.on_card and self.precision == Type.dynamic
+
+    @property
+    def quantizes_cache(self) -> bool:
+        """True if the model's KV cache is stored in 8 bits."""
+        return self.cache in (Type.u8, Type.i8)
 
 
 class Condition(NamedTuple):
@@ -99,12 +114,15 @@ CUDA = Condition("CUDA", lambda target: target.on_card)
 HOST = Condition("CPU", lambda target: target.device == "CPU")
 ANY_DEVICE = Condition("all", lambda target: target.device != "")  # not if OVGPU_STOP_AT forbids fusion
 LAST_LOGITS = Condition("all, if OVGPU_LAST_LOGITS=1", lambda target: target.last_logits)
+STORED_CACHE = Condition(
+    "all, for KV caches in another type", lambda target: target.quantizes_cache or target.cache_half is not None
+)
 IN_F32 = Condition("all, for f32", lambda target: target.precision == Type.f32)
 
 
-Stage = Literal["simplify", "decode", "append", "fuse"]
+Stage = Literal["simplify", "decode", "append", "batch", "fuse"]
 """Passes of the stages decode and append run among those of the stage fuse, for programs of decode steps. Those of the
-stage append also run for programs of batches on a card."""
+stage append also run for programs of batches on a card, and those of the stage batch on the host."""
 
 
 class Pass(NamedTuple):
@@ -206,8 +224,16 @@ PASSES = (
             "dtype": target.half,
             "cache_dtype": target.cache_half,
             "on_card": target.on_card,
-            "attends_in_cache_dtype": target.on_card and target.precision == Type.dynamic,
+            "attends_in_cache_dtype": target.attends_in_cache_type,
         },
+    ),
+    Pass(
+        attend_to_stored,
+        "simplify",
+        STORED_CACHE,
+        "CacheAppend → Convert → ScaledDotProductAttention",
+        "CacheAppend of f16 or u8 → StoredAttention",
+        lambda target: {"quantize": target.quantizes_cache},
     ),
     Pass(merge_products, "simplify", CUDA, "MatMuls of one tensor, such as q, k, v", "MatMul → VariadicSplit"),
     Pass(merge_quantized_products, "simplify", CUDA, "products of the same codes", "one product → VariadicSplit"),
@@ -222,6 +248,8 @@ PASSES = (
         "ConvolutionWithEpilogue",
         lambda target: {"device": target.on_card},
     ),
+    # Before lay_out_weights, which lays out the others.
+    Pass(lay_out_panels, "batch", HOST, "MatMul by a constant", "PanelMatMul by panels of its columns"),
     Pass(lay_out_weights, "fuse", HOST, "MatMul by a constant", "MatMul by its transpose, if BLAS is faster"),
     Pass(fuse_group_norm_epilogues, "fuse", CUDA, "GroupNorm → elementwise layers", "GroupNormWithEpilogue"),
     Pass(reshape_early, "fuse", CUDA, "elementwise → Reshape or Transpose", "Reshape or Transpose → elementwise"),
@@ -266,13 +294,14 @@ def fuse_layers(model: Model, target: Target, kind: Literal["model", "decode", "
     """Fuse successive layers in place: the last part of `prepare`.
 
     ``kind``: of the program. For "decode", also run the passes for decode steps, whose kernels compute a few rows; for
-    "batch" only those that fuse writes to KV caches, and only on a card, as NumPy would copy pools.
+    "batch" only those that fuse writes to KV caches, on a card, as NumPy would copy pools, and those for batches on
+    the host.
     """
     stages: set[Stage] = {"fuse"}
     if kind == "decode":
         stages |= {"decode", "append"}
-    elif kind == "batch" and target.on_card:
-        stages.add("append")
+    elif kind == "batch":
+        stages.add("append" if target.on_card else "batch")
     _run(stages, model, target)
 
 

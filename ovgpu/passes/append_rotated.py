@@ -32,7 +32,7 @@ def _join(attention: Node, users: dict[Output, list[Node]], moved: dict[Output, 
     ):
         return
     (keys, new, lengths), (values, v, _) = (p.sources for p in writes)
-    assert keys is not None and new is not None and v is not None
+    assert keys is not None and new is not None and values is not None and v is not None
     key, op, first = new.node, query.op, query.sources[0]
     if len(users[new]) > 1 or not isinstance(key.op, Rotary) or vars(key.op) != vars(op) or first is None:
         return
@@ -40,7 +40,8 @@ def _join(attention: Node, users: dict[Output, list[Node]], moved: dict[Output, 
     if (
         key.sources[1:] != query.sources[1:]
         or axes != {len(new.spec.shape or ()) - 2}
-        or any(s.spec.type != new.spec.type for s in (v, first, keys))
+        or any(s.spec.type != new.spec.type for s in (v, first))
+        or keys.spec.type != values.spec.type
     ):
         return
     ports = NodeBuilder(query).add(

@@ -17,13 +17,15 @@ from typing import Any
 
 from ovgpu.model import Model, Node, Output
 from ovgpu.ops.attention.attention import CachedAttention, ScaledDotProductAttention
+from ovgpu.ops.attention.stored_attention import StoredAttention
 from ovgpu.ops.base.lazy import LazyConstant
 from ovgpu.ops.base.op import op_of
-from ovgpu.ops.fused.kv_cache import PAGE_TOKENS, CacheAppend, CacheWrite, Reorder, table_tokens
+from ovgpu.ops.convert import ConvertDown
+from ovgpu.ops.fused.kv_cache import PAGE_TOKENS, CacheAppend, CacheWrite, QuantizeTokens, Reorder, table_tokens
 from ovgpu.ops.infrastructure.graph import Constant, Parameter
 from ovgpu.ops.movement.movement import Transpose
 from ovgpu.ops.shape.reshape import Unsqueeze
-from ovgpu.passes._graph import users_of
+from ovgpu.passes._graph import HALVES, users_of
 from ovgpu.passes.subgraph import reached, subgraph
 from ovgpu.spec import Spec
 from ovgpu.symbolic import OPAQUE, Atom, Int, Sym, Table, atoms
@@ -199,7 +201,7 @@ class _Caches:
     def _takes(self, user: Node, port: Output, axis: int) -> bool:
         op: Any = user.op
         rank = len(port.spec.shape or ())
-        if type(op) is ScaledDotProductAttention:
+        if type(op) in (ScaledDotProductAttention, StoredAttention):
             inputs = {i for i, source in enumerate(user.sources) if source is port}
             if op.causal or axis != rank - 2 or not inputs <= {1, 2}:  # keys and values
                 return False
@@ -374,10 +376,10 @@ class _Split:
         whole = []
         for node, read, cache in zip(self.caches.appends, self.caches.reads, caches):
             whole.append(_parameter(self._whole_spec(read.spec, cache), read))
-            node.op, node.sources = CacheWrite(axis=cache.axis), [whole[-1], node.sources[1], lengths]
+            node.op, node.sources = CacheWrite(axis=cache.axis), [whole[-1], _before_storage(node.sources[1]), lengths]
         for node in self.caches.attention:
             node.op = CachedAttention()
-            node.sources = [*node.sources, *[None] * (6 - len(node.sources)), lengths]
+            node.sources = [*node.sources[:6], *[None] * (6 - len(node.sources)), lengths]
         model = self.model
         parameters = [*model.parameters, *(fed[f.port].node for f in feeds), lengths.node, *(p.node for p in whole)]
         sinks = [s for s in model.sinks if not isinstance(_assigned_op(s), CacheWrite)]
@@ -391,6 +393,14 @@ class _Split:
             return read
         pages = Table().atom("dim", 0, 0, lo=1)
         return Spec(read.type, (pages, *read.shape[1 : cache.axis], PAGE_TOKENS, *read.shape[cache.axis + 1 :]))
+
+
+def _before_storage(new: Output | None) -> Output | None:
+    """Return new tokens before the layer that converts them to the type of the cache, which CacheWrite does as well."""
+    op = None if new is None else new.node.op
+    if isinstance(op, QuantizeTokens) or (isinstance(op, ConvertDown) and op.destination_type in HALVES):
+        return new.node.sources[0]  # type: ignore[union-attr]
+    return new
 
 
 def _adds_axes_in_front(node: Node) -> bool:

@@ -170,4 +170,7 @@ class OVDict(Mapping[Any, Array]):
 
     def to_tuple(self) -> tuple[Array, ...]:
         """Return the arrays of all outputs, in order."""
+        values = tuple(self._values)
+        if self._results is None and not self._views and not any([isinstance(x, Deferred) for x in values]):
+            return values  # without the dict, which takes ten times as long
         return tuple(self._fetched().values())

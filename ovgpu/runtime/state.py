@@ -11,7 +11,7 @@ new tokens once the inference has succeeded. When the capacity is exhausted, the
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
@@ -22,6 +22,7 @@ from ovgpu.ops.base.op import Array
 from ovgpu.ops.base.storage import decode
 from ovgpu.ops.base.view import View, dense_strides
 from ovgpu.ops.convert import converted
+from ovgpu.ops.fused.stored_tokens import PARAMETER_BYTES, dequantize_tokens, quantize_tokens
 from ovgpu.runtime.backend import Backend
 from ovgpu.runtime.memory import capacity, reserve
 from ovgpu.types import PartialShape, Type
@@ -39,6 +40,11 @@ class VariableInfo:
     shape: PartialShape
     axis: int = 0  # axis along which it grows; 0 if none, and also for axis 0, where tokens stay adjacent
     public_type: Type = Type.dynamic  # the type that users see, if it differs from ``type``
+
+    @property
+    def is_quantized(self) -> bool:
+        """True if the values are rows of u8, see `ovgpu.ops.fused.stored_tokens`, of which users see the elements."""
+        return self.type == Type.u8 and self.public_type.is_static() and self.public_type.is_real()
 
 
 class VariableValue(NamedTuple):
@@ -100,7 +106,16 @@ class Variable:
         element_type = self.type_of(value)
         if self.info.public_type in (Type.dynamic, element_type):
             return value, element_type
+        if self.info.is_quantized:
+            value = dequantize_tokens(self.backend.xp, value)
         return converted(self.backend.xp, value, self.info.public_type), self.info.public_type
+
+    def public_shape(self, shape: Iterable[Any]) -> list[Any]:
+        """Return the shape that users see of a value of this shape."""
+        extents = list(shape)
+        if self.info.is_quantized:
+            extents[-1] = int(str(extents[-1])) - PARAMETER_BYTES
+        return extents
 
     def accept(self, value: Array) -> Array:
         """Return a user's value, converted to the variable's type. Raise Error if its type or shape does not match."""
@@ -108,8 +123,15 @@ class Variable:
         given = Type.of(value.dtype)
         if not _converts(given, seen):
             raise Error(f"variable '{self.info.name}' has type {seen.get_type_name()}, the new value {value.dtype}")
-        if not self.admits(value.shape):
-            raise Error(f"variable '{self.info.name}' has shape {self.info.shape}, the new value {list(value.shape)}")
+        quantized = self.info.is_quantized
+        rows = (*value.shape[:-1], value.shape[-1] + PARAMETER_BYTES) if quantized and value.ndim else value.shape
+        if not self.admits(rows):
+            shape = self.info.shape
+            if quantized and shape.rank.is_static:
+                shape = PartialShape(self.public_shape(shape))
+            raise Error(f"variable '{self.info.name}' has shape {shape}, the new value {list(value.shape)}")
+        if quantized:
+            return quantize_tokens(self.backend.xp, converted(self.backend.xp, value, Type.f32))
         if given.is_real() and not seen.is_real():
             value = self.backend.xp.rint(decode(value, self.backend.xp))
         if self.info.type == given or (self.info.type.is_dynamic() and given == seen):

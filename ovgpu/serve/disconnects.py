@@ -23,6 +23,7 @@ async def while_connected(request: Request, work: Awaitable[T]) -> T:
     finally:
         for task in (running, gone):
             task.cancel()
+        del running, gone, task  # an error refers to this frame: it would keep the request until garbage is collected
 
 
 async def disconnected(receive: Receive) -> None:

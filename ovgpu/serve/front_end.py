@@ -74,7 +74,7 @@ class RemoteHttpApp(HttpApp):
     def _text_routes(self) -> Iterable[Route]:
         service = _remote(self._service)
         forward = partial(service.call, "texts")
-        return Forwarding(service, self._check_access, self._read, forward, service.senders).routes()
+        return Forwarding(service, self._check_access, self._read, self._upload, forward, service.senders).routes()
 
     async def _read(self, request: Request) -> bytes:
         with self._body() as body:

@@ -266,7 +266,7 @@ class _Handlers(HttpApp):
         super().__init__(*arguments)
 
     def _text_routes(self) -> Iterable[Route]:
-        self.openai = OpenAI(self._service, lambda request, method: None, self._document)
+        self.openai = OpenAI(self._service, lambda request, method: None, self._document, self._upload)
         return ()
 
     def _route(self, verb: str, path: str, method: str, handler: Handler, guarded: bool = True) -> Route:

@@ -116,7 +116,7 @@ class HttpApp:
 
     def _text_routes(self) -> Iterable[Route]:
         """Return the routes of models that generate texts."""
-        return OpenAI(self._service, self._check_access, self._document).routes()
+        return OpenAI(self._service, self._check_access, self._document, self._upload).routes()
 
     def _route(self, verb: str, path: str, method: str, handler: Handler, guarded: bool = True) -> Route:
         async def endpoint(request: Request) -> Response:
@@ -189,7 +189,7 @@ class HttpApp:
         try:
             yield body
         finally:
-            self._held.release(body.reserved)
+            body.release()
 
     def _check_values(self, data: bytearray, json_length: int | None = None) -> None:
         """Raise ServeError if the JSON at the begin of a body has so many values that others would wait long for it."""
@@ -298,6 +298,16 @@ class HttpApp:
                 document: dict[str, Any] = await _call(len(body.data), rest.load, body.data)
                 return document
 
+    async def _upload(self, request: Request) -> tuple[bytearray, Callable[[], None]]:
+        """Return a body that is no JSON, and the function that frees its memory for other requests."""
+        body = _Body(self._held, self._body_bytes, "body")
+        try:
+            await body.read(request)
+        except BaseException:
+            body.release()
+            raise
+        return body.data, body.release
+
     async def _json(self, request: Request) -> dict[str, Any]:
         with self._body() as body:
             await body.read(request)
@@ -313,7 +323,7 @@ class _Body:
     def __init__(self, held: HeldBytes, limit: int, what: str) -> None:
         self._held, self._limit, self._what = held, limit, what
         self.data = bytearray()
-        self.reserved = 0
+        self._reserved = 0
         self._received = 0  # compressed bytes
 
     async def read(self, request: Request) -> None:
@@ -349,15 +359,20 @@ class _Body:
                 await asyncio.sleep(0)  # others have their turn: a few bytes may become many pieces
 
     def _add(self, chunk: bytes) -> None:
-        if len(self.data) + len(chunk) > self.reserved:
+        if len(self.data) + len(chunk) > self._reserved:
             self._reserve(len(self.data) + len(chunk))
         self.data += chunk
 
     def _reserve(self, size: int) -> None:
         if size > self._limit:
             raise _too_large(self._what, self._limit)
-        self._held.reserve(size - self.reserved)
-        self.reserved = size
+        self._held.reserve(size - self._reserved)
+        self._reserved = size
+
+    def release(self) -> None:
+        """Count the bytes as no longer held."""
+        self._held.release(self._reserved)
+        self._reserved = 0
 
 
 class _Decoder:

@@ -22,7 +22,7 @@ from ovgpu.serve.grpc_health import HealthService
 from ovgpu.serve.grpc_service import GrpcService
 from ovgpu.serve.held_bytes import HeldBytes
 from ovgpu.serve.http_app import HttpApp
-from ovgpu.serve.http_protocol import HttpProtocol
+from ovgpu.serve.http_protocol import LAST_SECONDS, HttpProtocol
 from ovgpu.serve.service import Service
 from ovgpu.serve.tls import certificate
 from ovgpu.serve.tokens import Tokens
@@ -198,8 +198,41 @@ class _UnregisteredHandlers:
 
 
 class _HttpServer(uvicorn.Server):
-    """HTTP server that leaves signals to `Server`."""
+    """HTTP server that leaves signals to `Server`.
+
+    When it stops to listen, it accepts the connections that the operating system already has: their clients may have
+    sent requests, which are answered.
+    """
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        with contextlib.ExitStack() as stack:
+            copies = [stack.enter_context(listener.dup()) for listener in sockets or ()]
+            for server in self.servers:
+                server.close()
+            waiting = [connection for listener in copies for connection in _accepted(listener)]
+        loop, tls = asyncio.get_running_loop(), self.config.ssl
+        if waiting:
+            found = [asyncio.ensure_future(loop.connect_accepted_socket(self._protocol, x, ssl=tls)) for x in waiting]
+            _, late = await asyncio.wait(found, timeout=LAST_SECONDS)
+            for connecting in late:
+                connecting.cancel()
+            await asyncio.gather(*found, return_exceptions=True)  # some have disconnected meanwhile
+        await super().shutdown(sockets)
+
+    def _protocol(self) -> Any:
+        kind: Any = self.config.http_protocol_class
+        return kind(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+
+def _accepted(listener: socket.socket) -> Iterator[socket.socket]:
+    """Yield the connections that wait at a listening socket."""
+    listener.setblocking(False)
+    with contextlib.suppress(OSError):  # BlockingIOError: there are no more
+        while True:
+            connection, _ = listener.accept()
+            connection.setblocking(False)
+            yield connection

@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 from ovgpu.serve.calls import answered
 from ovgpu.serve.log_queue import dropped_lines
 from ovgpu.serve.models import Models, Version
+from ovgpu.serve.openai import models as openai
 from ovgpu.serve.openai.files import GENERATION
 from ovgpu.serve.statistics import REASONS, Histogram
 
@@ -17,7 +18,7 @@ MODEL = ("name", "version")
 TRITON = ("model", "version")
 APIS = {
     "Predict": "TensorFlowServing",
-    **dict.fromkeys(("ChatCompletions", "Completions", "Embeddings", "Rerank"), "OpenAI"),
+    **dict.fromkeys(openai.METHODS, "OpenAI"),
 }
 
 

@@ -8,7 +8,7 @@ from hashlib import file_digest, sha256
 from pathlib import Path
 
 from ovgpu.errors import ModelError
-from ovgpu.serve.openai.files import TEXT_FILES, has_tokenizer
+from ovgpu.serve.openai.files import speech_file, text_files
 from ovgpu.serve.settings import Settings, SettingsReader
 
 FORMATS = (".xml", ".onnx", ".pdmodel", ".pb", ".tflite")  # all but the first are read by openvino
@@ -141,7 +141,7 @@ def _model_file(folder: Path) -> Path | None:
         named = [file for file in files if file.stem in ("model", "openvino_model")]
         if len(files) == 1 or named:
             return (named or files)[0]
-    return None
+    return speech_file(folder)
 
 
 def _files(name: str, version: int, path: Path) -> ModelFiles | None:
@@ -151,8 +151,7 @@ def _files(name: str, version: int, path: Path) -> ModelFiles | None:
         if file is None:
             return None
         parts = [file, *([weights] if (weights := file.with_suffix(".bin")).exists() else [])]
-        if has_tokenizer(file):
-            parts += [part for name in TEXT_FILES if (part := file.parent / name).exists()]
+        parts += text_files(file)
         signature = tuple([(part.name, part.stat().st_size, part.stat().st_mtime_ns) for part in parts])
     except FileNotFoundError:
         return None

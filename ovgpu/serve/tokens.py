@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ovgpu.errors import Error
 from ovgpu.serve.errors import ServeError, Status
+from ovgpu.serve.openai import models as openai
 
 MIN_TOKEN = 16  # characters
 NO_TOKEN = "the call has no valid token"
@@ -24,7 +25,7 @@ READING = {
     "ModelStatistics",
     "RepositoryIndex",
 }
-INFERRING = {"ModelInfer", "ModelStreamInfer", "Predict", "ChatCompletions", "Completions", "Embeddings", "Rerank"}
+INFERRING = {"ModelInfer", "ModelStreamInfer", "Predict", *openai.METHODS}
 
 
 class Role(Enum):

@@ -109,3 +109,21 @@ def test_a_full_pool_says_how_many_pages_are_missing() -> None:
     with pytest.raises(PoolFullError, match="needs 2 more pages of 16 tokens") as caught:
         with_room(Tokens(), 4 * PAGE_TOKENS, allocator)
     assert caught.value.missing == 2 and allocator.free == 2
+
+
+def test_sequences_that_grow_by_turns_keep_consecutive_pages() -> None:
+    """While half of the pool is free, each has room behind its pages."""
+    allocator, sequences = PageAllocator(256), [Tokens() for _ in range(4)]
+    for count in (100, *[PAGE_TOKENS] * 20):
+        for i, tokens in enumerate(sequences):
+            sequences[i] = Tokens(with_room(tokens, count, allocator)[0].pages, tokens.length + count)
+    assert allocator.free > 128
+    for pages, _ in sequences:
+        assert list(pages) == list(range(pages[0], pages[0] + len(pages)))
+
+
+def test_a_pool_with_small_gaps_gives_all_of_its_pages() -> None:
+    allocator = PageAllocator(9)
+    pages = allocator.take(8)
+    allocator.release(pages[::2])
+    assert sorted(allocator.take(4, pages[1])) == sorted(pages[::2]) and not allocator.free

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import ovgpu as ov
+from ovgpu.batching import pools as pools_module
 from ovgpu.batching.pools import Pools, SharedPools
 from tests.batching import nets
 from tests.batching.test_decoders import alone, frames, nearly, paged
@@ -71,22 +72,24 @@ def test_pools_grow_one_after_the_other(missing: int, fits: int, limit: int | No
 
 def test_memory_that_runs_out_between_two_pools(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The step fails, and the next one runs in the old pools. A later one adds pages where there are too few."""
-    inputs = [frames(15 * 16 - 2, 0), frames(20, 238), frames(1, 238), frames(20, 239)]
+    past = (62 if device == "CPU" else 15) * 16 - 2
+    inputs = [frames(past, 0), frames(20, past), frames(1, past), frames(20, past + 1)]
     wanted = alone(nets.decoder(), [inputs[0], *inputs[2:]])
     with ov.SequenceBatcher(nets.decoder(), 4, device, EXACT, max_wait_ms=0) as batcher, batcher.open() as sequence:
         nearly(sequence.infer(inputs[0]).to_tuple(), wanted[0])
-        pools, space = paged(batcher).pools, paged(batcher).session.backend.xp
-        old, empty, shapes = pools.allocator.capacity, space.empty, list[tuple[int, ...]]()
+        owner, name = (pools_module, "host_pool") if device == "CPU" else (paged(batcher).session.backend.xp, "empty")
+        pools, make = paged(batcher).pools, getattr(owner, name)
+        old, shapes = pools.allocator.capacity, list[tuple[int, ...]]()
 
         def fail(shape: Any, *arguments: Any) -> Any:
             if shape[1:] == (1, 16, nets.SIZE):
                 shapes.append(shape)
                 if len(shapes) > 1:
                     raise MemoryError("out of memory: by the test")
-            return empty(shape, *arguments)
+            return make(shape, *arguments)
 
         with monkeypatch.context() as patch:
-            patch.setattr(space, "empty", fail)
+            patch.setattr(owner, name, fail)
             with pytest.raises(ov.Error, match="out of memory"):
                 sequence.infer(inputs[1])
         assert shapes and pools.allocator.capacity == old and {len(pool) for pool in pools.arrays} == {old}
@@ -97,7 +100,8 @@ def test_memory_that_runs_out_between_two_pools(device: str, monkeypatch: pytest
 
 def test_batchers_that_share_pools(device: str) -> None:
     """Sequences of one begin with pages of the other, and both go on when the pools of both grow."""
-    shared, data = SharedPools(), [frames(20, 0), *(frames(1, 20 + n) for n in range(4)), frames(300, 24)]
+    more = 1000 if device == "CPU" else 300  # beyond the pages that are there
+    shared, data = SharedPools(), [frames(20, 0), *(frames(1, 20 + n) for n in range(4)), frames(more, 24)]
     wanted = alone(nets.decoder(), data)
     with (
         ov.SequenceBatcher(nets.decoder(), 4, device, EXACT, max_wait_ms=0, pools=shared) as first,

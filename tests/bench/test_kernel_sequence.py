@@ -20,7 +20,7 @@ def early(**times: float) -> Estimate:
 
 
 def hidden(*estimates: Estimate) -> list[float]:
-    return [found.hidden for found in overlap(estimates)]
+    return [found.hidden for found in overlap(estimates, arriving=1)]
 
 
 def test_bytes_arrive_before_the_main_loop() -> None:
@@ -48,5 +48,16 @@ def test_launches_that_nothing_overlaps(before: Estimate) -> None:
 
 
 def test_calls_of_libraries_request_nothing() -> None:
-    found = [*overlap([early(start=5), Estimate(CALL, empty=3, bytes=7)])]
+    found = [*overlap([early(start=5), Estimate(CALL, empty=3, bytes=7)], arriving=1)]
     assert found[1].hidden == 0 and found[1].seconds == 10
+
+
+def test_bytes_arrive_in_a_part_of_the_idle_time() -> None:
+    first, second = overlap([early(start=9), early(bytes=50, ahead=50)], arriving=0.5)
+    assert (first.hidden, second.hidden) == (0, (9 + 1 + 1) / 2)
+
+
+def test_shorter_times_of_work_that_barriers_expose() -> None:
+    times = {"bytes": 4.0, "instructions": 6.0, "tensor": 1.0, "latency": 2.0}
+    assert Estimate(CALL, empty=1, **times).seconds == 1 + 6
+    assert Estimate(CALL, empty=1, exposed=0.5, **times).seconds == 1 + 6 + 0.5 * 5

@@ -112,6 +112,7 @@ void Worker::end_block() {
 void copy_later(void* to, const void* from, size_t bytes) {
   const volatile char* const source = static_cast<const char*>(from);  // may not be accessible
   (void)source[0], (void)source[bytes - 1];
+  count_read(from, bytes);
   std::memset(to, kInFlight, bytes);
   worker->in_kernel = false;  // allocates
   Transfer* copy = worker->transfers.issue(to, from, bytes);

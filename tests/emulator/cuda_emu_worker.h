@@ -36,6 +36,13 @@ struct Guarded {
   uint64_t readable;
 };
 
+// Device memory whose reads are counted, for each byte.
+struct Counted {
+  uint64_t memory;
+  uint64_t bytes;
+  uint32_t* reads;
+};
+
 struct LaunchConfig {
   unsigned grid[3];
   unsigned block[3];
@@ -48,6 +55,8 @@ struct LaunchConfig {
   double seconds;  // limit of processor time; a kernel that takes longer fails
   const Guarded* guarded;
   uint64_t guarded_count;
+  const Counted* counted;
+  uint64_t counted_count;
   mutable uint64_t waited;  // result: whether a thread has waited for the launches before this one
 };
 
@@ -223,5 +232,6 @@ struct Worker {
 extern __thread Worker* worker;
 
 void install_handlers();
+void count_read(const void* from, size_t bytes);
 
 }  // namespace emu

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
+from struct import unpack_from
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -26,6 +27,7 @@ from .state import (
     EmulatorError,
     counters,
     current_landing,
+    current_reads,
     current_thread_order,
     current_time_limit,
 )
@@ -46,6 +48,12 @@ class _Guarded(ctypes.Structure):
     _fields_ = (("memory", ctypes.c_uint64), ("bytes", ctypes.c_uint64), ("readable", ctypes.c_uint64))
 
 
+class _Counted(ctypes.Structure):
+    """Memory, and counts of the reads of each byte."""
+
+    _fields_ = (("memory", ctypes.c_uint64), ("bytes", ctypes.c_uint64), ("reads", ctypes.c_void_p))
+
+
 class _Config(ctypes.Structure):
     _fields_ = (
         ("grid", ctypes.c_uint * 3),
@@ -59,6 +67,8 @@ class _Config(ctypes.Structure):
         ("seconds", ctypes.c_double),
         ("guarded", ctypes.POINTER(_Guarded)),
         ("guarded_count", ctypes.c_uint64),
+        ("counted", ctypes.POINTER(_Counted)),
+        ("counted_count", ctypes.c_uint64),
         ("waited", ctypes.c_uint64),
     )
 
@@ -83,7 +93,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Function:
-    """A compiled kernel; ``transfers``: whether a kernel of its module copies or stores asynchronously."""
+    """A compiled kernel of `module`; ``transfers``: whether a kernel of the module copies or stores asynchronously."""
 
     name: str
     entry: ctypes._FuncPointer  # type: ignore[name-defined]
@@ -91,6 +101,7 @@ class Function:
     max_threads: int
     cooperative: bool
     transfers: bool
+    module: RawModule = field(compare=False, repr=False)
 
 
 class StructArgument(bytes):
@@ -137,7 +148,8 @@ class KernelNode:
         for landing in others:
             for block, contents in before.items():
                 ctypes.memmove(block, contents, len(contents))
-            self._launch(blocks, landing)
+            with state.count_reads():  # the first launch has counted
+                self._launch(blocks, landing)
             if _contents(blocks) != wanted:
                 raise CUDARuntimeError(
                     state.LAUNCH_FAILURE,
@@ -154,12 +166,15 @@ class KernelNode:
         buffers = [ctypes.create_string_buffer(value, len(value)) for value in self.arguments]
         array = (ctypes.c_void_p * max(1, len(buffers)))(*[ctypes.addressof(buffer) for buffer in buffers])
         guarded = list(self._guarded()) if self.early and landing % 2 else []
+        counted = list(self._counted())
         config = _Config(
             self.grid, self.block, self.shared, self.max_shared, current_thread_order(), function.cooperative,
             self.cluster, landing, current_time_limit(), (_Guarded * len(guarded))(*guarded), len(guarded),
+            (_Counted * len(counted))(*counted), len(counted),
         )  # fmt: skip
         error = _Error()
-        if runtime().emu_launch(function.entry, array, ctypes.byref(config), ctypes.byref(error)):
+        entry = function.module.counting_entry(function.name) if counted else function.entry
+        if runtime().emu_launch(entry, array, ctypes.byref(config), ctypes.byref(error)):
             raise CUDARuntimeError(
                 state.ILLEGAL_ADDRESS if error.address else state.LAUNCH_FAILURE, self._message(error, landing)
             )
@@ -177,9 +192,10 @@ class KernelNode:
         """Return addresses in the memory that the kernel reads, and in that which it writes."""
         found: tuple[list[int], list[int]] = [], []
         for parameter, argument in zip(self.function.parameters, self.arguments):
-            if parameter.kind in "pcs":  # any word of a struct may be a pointer to memory that is written
-                words = np.frombuffer(argument[: len(argument) // 8 * 8], np.uint64)
-                found[parameter.kind != "c"].extend(words.tolist())
+            if parameter.kind in "pc":
+                found[parameter.kind == "p"].append(int.from_bytes(argument, "little"))
+            elif parameter.kind == "s":  # any word may be a pointer to memory that is written
+                found[1].extend(unpack_from(f"<{len(argument) // 8}Q", argument))
         return found
 
     def _blocks(self, written: int) -> set[int]:
@@ -188,10 +204,19 @@ class KernelNode:
 
     def _guarded(self) -> Iterator[_Guarded]:
         """Yield the memory of this launch that the work in flight still accesses."""
-        work, writes = in_flight(), self._blocks(1)
+        (read, written), writes = in_flight().blocks, self._blocks(1)
         for block in self._blocks(0) | writes:
-            if block in work.written or (block in writes and block in work.read):
-                yield _Guarded(*pages(block), block not in work.written)
+            if block in written or (block in writes and block in read):
+                yield _Guarded(*pages(block), block not in written)
+
+    def _counted(self) -> Iterator[_Counted]:
+        """Yield the memory of this launch whose reads are counted."""
+        reads = current_reads()
+        blocks = self._blocks(0) | self._blocks(1) if reads else set()
+        for array in reads:
+            if block_in_use(array.address) in blocks:
+                array.kernels.add(self.function.name)
+                yield _Counted(array.address, array.counts.size, array.counts.ctypes.data)
 
     def _message(self, error: _Error, landing: int) -> str:
         text = error.message.decode(errors="replace")
@@ -205,9 +230,10 @@ class KernelNode:
 
         Raise CUDARuntimeError for any other address."""
         address = int.from_bytes(self.arguments[index][:8], "little")
-        if address == 0 or is_pinned(address):
+        on_device = is_device(address)
+        if not on_device and (address == 0 or is_pinned(address)):
             return None
-        block = space().block_of(address) if is_device(address) else None
+        block = space().block_of(address) if on_device else None
         # An empty view may point one past the end.
         if block not in space().live or address > block + space().sizes[block]:
             raise CUDARuntimeError(
@@ -256,6 +282,7 @@ class RawModule:
         self._functions: dict[str, Function] = {}
         self._bounds: dict[str, int] = {}
         self._library: ctypes.CDLL | None = None
+        self._counting: ctypes.CDLL | None = None
         self._transfers = False
 
     def compile(self, log_stream: object = None) -> None:
@@ -282,10 +309,16 @@ class RawModule:
         text = without_comments(included_text(self.code, include_folders(self.options)))
         self._bounds = {name: bound or MAX_THREADS for name, bound in launch_bounds(text).items()}
         exports = dict.fromkeys([*extern_c_kernels(text), *self.name_expressions, *self._exports, *more])
-        self._exports = list(exports)
+        self._exports, self._counting = list(exports), None
         self._library = compile_library(with_launchers(self.code, self._exports), self.options)
         symbols = Path(self._library._name).read_bytes()
         self._transfers = any(name in symbols for name in TRANSFERS)
+
+    def counting_entry(self, name: str) -> Any:
+        """Return the entry of a kernel that counts reads."""
+        if self._counting is None:
+            self._counting = compile_library(with_launchers(self.code, self._exports), self.options, counting=True)
+        return getattr(self._counting, f"emu_run_{self._exports.index(name)}")
 
     def _describe(self, name: str) -> Function:
         index = self._exports.index(name)
@@ -295,7 +328,7 @@ class RawModule:
         bare = re.split(r"[<\s]", name.strip())[0].split("::")[-1]
         bound = self._bounds.get(bare, MAX_THREADS)
         entry = getattr(self._library, f"emu_run_{index}")
-        return Function(name, entry, parameters, bound, self.enable_cooperative_groups, self._transfers)
+        return Function(name, entry, parameters, bound, self.enable_cooperative_groups, self._transfers, self)
 
 
 class RawKernel:

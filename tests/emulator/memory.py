@@ -109,9 +109,10 @@ _pinned: dict[int, int] = {}
 def space() -> _AddressSpace:
     """Return the address space of device memory, reserved at the first call."""
     global _space
-    with _space_lock:
-        if _space is None:
-            _space = _AddressSpace()
+    if _space is None:
+        with _space_lock:
+            if _space is None:
+                _space = _AddressSpace()
     return _space
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
 
 from .toolchain import EmulatorError
 
@@ -115,6 +118,39 @@ def landing(when: int | str) -> Iterator[None]:
         yield
     finally:
         _landing = previous
+
+
+@dataclass(frozen=True)
+class Reads:
+    """Counts of the reads of each byte of the device array at ``address``, u32 [its shape, bytes of an element], and
+    the names of the kernels that have its address."""
+
+    address: int
+    counts: np.ndarray[Any, np.dtype[np.uint32]]
+    kernels: set[str]
+
+
+_counted: tuple[Reads, ...] = ()
+
+
+def current_reads() -> tuple[Reads, ...]:
+    return _counted
+
+
+@contextlib.contextmanager
+def count_reads(*arrays: Any) -> Iterator[tuple[Reads, ...]]:
+    """Count how often kernels that run within the block read each byte of contiguous device arrays. Yield the counts of
+    each. These kernels are compiled anew, to tell their reads."""
+    global _counted
+    shapes = [(*array.shape, array.itemsize) for array in arrays]
+    previous, _counted = (
+        _counted,
+        tuple([Reads(array.data.ptr, np.zeros(shape, np.uint32), set()) for array, shape in zip(arrays, shapes)]),
+    )
+    try:
+        yield _counted
+    finally:
+        _counted = previous
 
 
 _seconds = 60.0

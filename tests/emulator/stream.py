@@ -67,19 +67,27 @@ class InFlight:
     since the last full dependency, which copies, launches that are not early, and the start of a graph have."""
 
     def __init__(self) -> None:
-        self.read: set[int] = set()
-        self.written: set[int] = set()
+        self._added: list[KernelWork] = []  # whose blocks are not in the sets yet, as few launches ask for them
+        self._sets: tuple[set[int], set[int]] = set(), set()
         self.count = 0  # of all work so far
 
-    def add(self, work: KernelWork, block_of: Callable[[int], int | None]) -> None:
+    def add(self, work: KernelWork) -> None:
         self.count += 1
-        reads, writes = work.accesses()
-        self.read.update(block for block in map(block_of, reads) if block is not None)
-        self.written.update(block for block in map(block_of, writes) if block is not None)
+        self._added.append(work)
+
+    @property
+    def blocks(self) -> tuple[set[int], set[int]]:
+        """The blocks that kernels read, and those that they write."""
+        for work in self._added:
+            for found, addresses in zip(self._sets, work.accesses()):
+                found.update(block for block in map(block_of, addresses) if block is not None)
+        self._added.clear()
+        return self._sets
 
     def clear(self) -> None:
-        self.read.clear()
-        self.written.clear()
+        self._added.clear()
+        for found in self._sets:
+            found.clear()
 
 
 def in_flight() -> InFlight:
@@ -422,7 +430,7 @@ def _run(node: Node, stream: Stream) -> None:
             stream.in_flight.clear()
         node.run()
         if hasattr(node, "accesses"):
-            stream.in_flight.add(node, block_of)
+            stream.in_flight.add(node)
 
 
 def refuse_while_capturing(what: str, stream: Stream | None = None) -> None:

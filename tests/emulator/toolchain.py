@@ -23,6 +23,11 @@ FLAGS = (
     "-fvisibility=hidden", "-fno-exceptions",
 )  # fmt: skip
 CONTRACTION = ("-ffp-contract=fast", "-fexpensive-optimizations")  # g++ contracts only with both
+# Every access calls a function of cuda_emu_reads.cc.
+COUNTING = (
+    "-fsanitize=kernel-address", "--param=asan-instrumentation-with-call-threshold=0", "--param=asan-stack=0",
+    "--param=asan-globals=0",
+)  # fmt: skip
 # The runtime has loaded the standard libraries into the process: linking a kernel without them takes half the time.
 LINK_FLAGS = ("-shared", "-nostdlib", "-lgcc", "-Wl,-z,now")
 RUNTIME_FLAGS = (
@@ -97,7 +102,7 @@ def runtime() -> ctypes.CDLL:
 
     OVGPU_EMU_FLAGS adds compiler flags, such as -DOVGPU_EMU_UCONTEXT."""
     extra = os.environ.get("OVGPU_EMU_FLAGS", "").split()
-    sources = [HERE / "cuda_emu.cc", HERE / "cuda_emu_faults.cc", HERE / "cuda_emu_memory.cc"]
+    sources = [HERE / f"cuda_emu{part}.cc" for part in ("", "_faults", "_memory", "_reads")]
     texts = [path.read_text() for path in (*sources, HERE / "cuda_emu_worker.h", HERE / "cuda_emu_context.h")]
     target = cache_directory() / f"runtime-{_hash('runtime', RUNTIME_FLAGS, extra, texts)}.so"
     _build(target, [compiler(), *RUNTIME_FLAGS, *extra, f"-I{HERE}", *map(str, sources)])
@@ -163,12 +168,13 @@ def include_folders(options: Sequence[str]) -> list[Path]:
     return [*named, HERE / "include"]
 
 
-def compile_library(code: str, options: Sequence[str] = ()) -> ctypes.CDLL:
-    """Compile `code`, which may use everything in cuda_emu.h, and load the library."""
+def compile_library(code: str, options: Sequence[str] = (), counting: bool = False) -> ctypes.CDLL:
+    """Compile `code`, which may use everything in cuda_emu.h, and load the library. With `counting`, launches can count
+    its reads."""
     runtime()
     folders = include_folders(options)
     defines = [option for option in options if option.startswith(("-D", "-U"))]
-    flags = (*FLAGS, *contraction_flags(options))
+    flags = (*FLAGS, *contraction_flags(options), *(COUNTING if counting else ()))
     key = _hash("kernel", included_text(code, folders), defines, flags)
     target = cache_directory() / f"{key}.so"
     if not target.exists():

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
@@ -99,57 +98,6 @@ def expected(
     ids = pipeline.get_tokenizer().encode(prompt).input_ids
     (result,) = pipeline.generate([ids], [fields])
     return result.m_generation_ids[0]
-
-
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("device", ["CPU", "card"])
-def test_random_arrivals(device: str, seed: int, pipelines: Pipelines, emulated: str) -> None:
-    """Texts do not depend on others, on pieces, or on being computed again. The limits hold in every step."""
-    pipeline = pipelines(emulated if device == "card" else device)
-    random = Random(seed)
-    limits = Limits(random.choice([1, 3, 8]), random.choice([None, 5, 16]), random.choice([None, 4, 7]))
-    requests = []
-    for _ in range(8 if device == "CPU" else 5):
-        prompt = "".join(random.choices("abc ,", k=random.choice([1, 5, 20, 47])))
-        fields = {"max_new_tokens": random.choice([1, 4, 14])}
-        if random.random() < 0.4:
-            fields |= {"do_sample": True, "rng_seed": random.randrange(9), "top_k": 5}
-        if random.random() < 0.2:
-            fields["repetition_penalty"] = 1.3
-        requests.append((random.randrange(12), prompt, config(**fields)))
-    wanted = [expected(pipeline, prompt, fields) for _, prompt, fields in requests]
-    cancelled = {number for number in range(len(requests)) if random.random() < 0.2}
-
-    scheduled, begun = Engine(pipeline._decoder, limits), dict[int, Generation]()
-    most = 0
-    for step in range(400):
-        for number, (begin, prompt, fields) in enumerate(requests):
-            if begin == step:
-                ids = pipeline.get_tokenizer().encode(prompt).input_ids.data[0].tolist()
-                begun[number] = Generation(ids, fields, Stops(fields, None), RawPerfMetrics(inference_durations=[0.0]))
-                scheduled.add([begun[number]])
-        before = [(run, run.feed.fed) for run in scheduled._running]
-        usage = scheduled.step()
-        assert len(scheduled._running) <= limits.texts
-        assert limits.blocks is None or usage.blocks <= limits.blocks
-        read = sum(max(run.feed.fed - fed, 0) for run, fed in before)
-        assert limits.tokens is None or read <= max(limits.tokens, len(before))
-        most = max(most, usage.blocks)
-        for number in cancelled & {*begun}:
-            if random.random() < 0.1:
-                begun[number].status = StreamingStatus.CANCEL
-        if len(begun) == len(requests) and not scheduled.is_busy:
-            break
-    assert not scheduled.is_busy and scheduled.blocks == 0 and most
-    for number, generation in begun.items():
-        (text,) = generation.texts
-        assert generation.error is None
-        if number in cancelled:
-            assert text.tokens == wanted[number][: len(text.tokens)]
-        else:
-            assert text.tokens == wanted[number] and text.reason == GenerationFinishReason.LENGTH
-    for batcher in pipeline._decoder._batchers.values():
-        assert batcher is None or len(batcher) == 0
 
 
 @pytest.mark.parametrize("limits", [Limits(8, 5), Limits(8, None, 7), Limits(3, 4, 7)], ids=str)

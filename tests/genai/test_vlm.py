@@ -90,7 +90,7 @@ def test_generations_on_a_card(family: str, pipelines: Pipelines, emulated: str)
 
 @pytest.mark.parametrize("family", ["gemma3", "llava", "qwen2_vl"])
 def test_a_decode_step_is_one_graph(family: str, pipelines: Pipelines, emulated: str) -> None:
-    """A token and two log probabilities come back, and nothing is allocated."""
+    """A token and its log probability come back, and nothing is allocated."""
     pipeline, run, seen = pipelines(family, emulated), Requests.step, []
 
     def counted(self: Requests, inputs: Any) -> Any:
@@ -103,7 +103,7 @@ def test_a_decode_step_is_one_graph(family: str, pipelines: Pipelines, emulated:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Requests, "step", counted)
         pipeline.generate("hi", image=image(), **cases.PLAIN)
-    assert seen[3:] == [(1, 0, 0, 16)] * 5
+    assert seen[3:] == [(1, 0, 0, 8)] * 5
 
 
 # ---- images

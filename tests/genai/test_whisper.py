@@ -112,7 +112,7 @@ def test_asr_pipeline(pipelines: Pipelines, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("timestamps", [False, True])
 def test_a_decode_step_is_one_graph(timestamps: bool, pipelines: Pipelines, emulated: str) -> None:
-    """A token and two log probabilities come back. The hidden states are uploaded in the first step alone."""
+    """A token and its log probability come back. The hidden states are uploaded in the first step alone."""
     pipeline, run, seen = pipelines(emulated), Requests.step, []
 
     def counted(self: Requests, inputs: Any) -> Any:
@@ -128,7 +128,7 @@ def test_a_decode_step_is_one_graph(timestamps: bool, pipelines: Pipelines, emul
         patch.setattr(Requests, "step", counted)
         pipeline.generate(sound(*cases.OTHER), return_timestamps=timestamps, max_new_tokens=9, ignore_eos=True)
     hidden = 30 * 40 * 4
-    assert seen[3:] == [(1, 0, 0, 16)] * 6
+    assert seen[3:] == [(1, 0, 0, 8)] * 6
     assert uploaded[0] > hidden and all(count < hidden / 4 for count in uploaded[3:])
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -18,6 +19,12 @@ import numpy as np
 import pytest
 
 import ovgpu as ov
+from ovgpu.genai.decoder import Decoder
+from ovgpu.genai.engine import Engine
+from ovgpu.genai.generation_config import GenerationConfig
+from ovgpu.genai.metrics import RawPerfMetrics
+from ovgpu.genai.stops import Stops
+from ovgpu.genai.texts import Generation
 from tests.emulator import cupy_emu as cp
 from tests.harness import cuda
 from tests.harness.ir import Net
@@ -26,7 +33,16 @@ from tests.harness.models.drive import DATA, decoder_inputs
 COSTS = Path(__file__).with_name("host_costs.json")
 PACKAGE = str(Path(ov.__file__).parent)
 WARM_UP = 8
-COUNTERS = ("graph_launches", "launches", "h2d_bytes", "d2h_bytes", "d2d_bytes", "allocs", "synchronizations")
+COUNTERS = (
+    "graph_launches",
+    "graph_kernels",
+    "launches",
+    "h2d_bytes",
+    "d2h_bytes",
+    "d2d_bytes",
+    "allocs",
+    "synchronizations",
+)
 
 Costs = dict[str, int]
 Run = Callable[[], object]
@@ -124,14 +140,20 @@ def decode_step(device: str) -> Run:
     return run
 
 
+def without_thread(batcher: ov.SequenceBatcher) -> Any:
+    """End the thread of a batcher, and return its slots, for a thread whose calls are counted."""
+    (slots,) = batcher._slots
+    slots.gatherer.close()
+    slots.done.wait()
+    slots.gatherer.closed = False
+    return slots
+
+
 def decode_steps(device: str) -> Run:
     """Return steps of 64 sequences of Llama in a batch. Half of them have a token more than the others."""
     batcher = ov.SequenceBatcher(DATA / "llama" / "model.xml", 64, device)
     sequences, lengths = [batcher.open() for _ in range(64)], [0] * 64
-    (slots,) = batcher._slots
-    slots.gatherer.close()
-    slots.done.wait()
-    slots.gatherer.closed = False  # the batcher's thread has ended: calls are counted in this one
+    slots = without_thread(batcher)
 
     def submit(index: int) -> Any:
         count = 1 if lengths[index] else 1 + index % 2
@@ -150,6 +172,29 @@ def decode_steps(device: str) -> Run:
     return run
 
 
+def texts(device: str, count: int) -> Run:
+    """Return steps of an engine with so many texts of different lengths, each of which gets its most likely token."""
+    decoder = Decoder(ov.Core().read_model(DATA / "llama" / "model.xml"), device, {})
+    engine, config = Engine(decoder), GenerationConfig(max_new_tokens=100, ignore_eos=True)
+    raw = RawPerfMetrics(inference_durations=[0.0])
+    stops = Stops(config, None)
+    engine.add([Generation([1 + i % 8] * (1 + i % 5), config, stops, raw) for i in range(count)])
+    engine.step()
+    (batcher,) = decoder._batchers.values()
+    assert batcher is not None
+    slots, together = without_thread(batcher), batcher.together
+
+    @contextmanager
+    def batches() -> Iterator[None]:
+        with together():
+            yield
+        while slots.gatherer.waiting:
+            slots.run(slots.gatherer.take())
+
+    batcher.together = batches  # type: ignore[method-assign]
+    return engine.step
+
+
 CASES: dict[str, Callable[[str], Run]] = {
     "small, infer": small_call,
     "small, compiled()": small_compiled,
@@ -163,6 +208,8 @@ CASES: dict[str, Callable[[str], Run]] = {
     "bert": lambda device: recorded("bert", device),
     "llama, a token": decode_step,
     "llama, decode of 64 sequences": decode_steps,
+    "llama, a token of a text": lambda device: texts(device, 1),
+    "llama, a token of each of 64 texts": lambda device: texts(device, 64),
 }
 
 

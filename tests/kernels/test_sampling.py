@@ -91,7 +91,7 @@ def test_tokens(kind: str, vocabulary: int, backend: CudaBackend) -> None:
     for step in range(3):
         logits = (random.standard_normal((len(RULES), 2, vocabulary)) * (1 + 2 * step)).astype(KINDS[kind])
         counts = random.choice([0, 0, 0, 1, 2, PROMPT, PROMPT + 3], (len(RULES), vocabulary)).astype(np.int32)
-        numbers = np.array([[k, random.integers(2**32), 0] for k in TOP_K])
+        numbers = np.array([[k, random.integers(2**32), 0, row % 2] for row, k in enumerate(TOP_K)])
         biased = np.array([[-1, row % vocabulary] for row in range(len(RULES))])
         biases = random.standard_normal((len(RULES), 2)).astype(np.float32) * 3
         draws.append([logits, rules(*RULES), numbers, counts, biased, biases])
@@ -103,7 +103,7 @@ def test_many_rows(backend: CudaBackend) -> None:
     """More rows than a grid has blocks along its second axis."""
     rows = 70_000
     logits = np.random.default_rng(0).standard_normal((rows, 1, 2)).astype(np.float32)
-    numbers = np.zeros((rows, 3), np.int64)
+    numbers = np.zeros((rows, 4), np.int64)
     biases = np.zeros((rows, 0), np.int64), np.zeros((rows, 0), np.float32)
     greedy = np.repeat(rules({0: 0}), rows, 0)
     found = run(backend, SampleToken(), [[logits, greedy, numbers, None, *biases]])[0][0]
@@ -133,10 +133,10 @@ def test_extremes(name: str, backend: CudaBackend) -> None:
         logits[::2] = -0.0
     shaped = logits.reshape(1, 1, n)
     draws = [
-        [shaped, rules(rule), np.array([[k, random, 0]]), None, *EMPTY]
+        [shaped, rules(rule), np.array([[k, random, 0, by_logits]]), None, *EMPTY]
         for rule in ({}, {0: 0}, {1: 0.6}, {2: 0.5, 1: 0.99}, {0: 1e46})
         for k in (0, 1, 2, 100, 1000)
-        for random in (0, 0x9E3779B9, 2**32 - 1)
+        for random, by_logits in ((0, 0), (0x9E3779B9, 1), (2**32 - 1, 0))
     ]
     check(backend, SampleToken(), draws)
 
@@ -145,14 +145,14 @@ def test_extremes(name: str, backend: CudaBackend) -> None:
 @pytest.mark.parametrize("temperature", [0, 1])
 def test_without_a_token(values: list[float], temperature: float, backend: CudaBackend) -> None:
     logits = np.array(values, np.float32).reshape(1, 1, 2)
-    draw = [logits, rules({0: temperature}), np.array([[0, 0, 0]]), None, *EMPTY]
+    draw = [logits, rules({0: temperature}), np.array([[0, 0, 0, 1]]), None, *EMPTY]
     assert check(backend, SampleToken(), [draw])[0].tolist() == [NO_TOKEN]
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.int32])
 def test_counts(dtype: Any, backend: CudaBackend) -> None:
     random = np.random.default_rng(0)
-    numbers = np.array([[0, 0, generated] for generated in (0, 1, 0)])
+    numbers = np.array([[0, 0, generated, 0] for generated in (0, 1, 0)])
     draws = [
         [
             random.choice([0, 0, 1, PROMPT, PROMPT + 2], (3, 5000)).astype(np.int32),

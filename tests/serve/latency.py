@@ -26,8 +26,8 @@ import numpy as np
 
 import ovgpu as ov
 from tests.harness.ir import Net
+from tests.harness.servers.faults import ROOT, free_ports
 from tests.harness.servers.serving import SECONDS, write
-from tests.serve.faults import ROOT, _free_ports
 from tests.serve.http2 import Http2, prefixed
 from tests.serve.test_inference import echo
 
@@ -161,7 +161,7 @@ def run(seconds: float, processes: int, log: Any) -> float:
     with tempfile.TemporaryDirectory() as folder:
         write(Path(folder), echo("f32"), "echo")
         write(Path(folder), deep(), "deep")
-        ports = tuple(_free_ports(2))
+        ports = tuple(free_ports(2))
         arguments = (
             "--port",
             str(ports[0]),

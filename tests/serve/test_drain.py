@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import signal
+import socket
 import threading
 import time
 from collections import Counter
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 from ovgpu.errors import Error
+from ovgpu.serve.interfaces import _HttpServer
 from ovgpu.serve.server import Server, ServerOptions
 from tests.harness.servers.proxy import Proxy
 from tests.harness.servers.serving import INTERFACES, SECONDS, Client, serving, write
@@ -58,6 +60,30 @@ def test_without_the_option_a_server_stops_at_once(tmp_path: Path) -> None:
     with process(tmp_path) as server:
         assert server.stop() == 0
         assert not any("not ready any more" in line for line in server.lines)
+
+
+def test_requests_that_wait_when_a_server_stops_are_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are on an idle connection, or on new ones that the server has not accepted yet."""
+    write(tmp_path, adding(1), "add")
+    clients: list[socket.socket] = []
+    shutdown = _HttpServer.shutdown
+
+    async def arriving(self: _HttpServer, sockets: list[socket.socket] | None = None) -> None:
+        assert sockets and len(self.server_state.connections) == 1
+        clients.extend([socket.create_connection(sockets[0].getsockname(), SECONDS) for _ in range(5)])
+        for client in clients:
+            client.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        await shutdown(self, sockets)
+
+    monkeypatch.setattr(_HttpServer, "shutdown", arriving)
+    with serving(tmp_path) as server:
+        clients.append(socket.create_connection(("127.0.0.1", server.server.port), SECONDS))
+        until(lambda: len(server.server._interfaces._http.server_state.connections) == 1)
+    for client in clients:
+        with client, client.makefile("rb") as answer:
+            text = answer.read()
+            assert text.startswith(b"HTTP/1.1 200") and b"connection: close" in text and b'"live":true' in text
+    assert len(clients) == 6
 
 
 def test_a_server_in_a_thread_drains(tmp_path: Path) -> None:

@@ -1,56 +1,52 @@
-"""The guide from other servers: its commands, which run here on free ports."""
+"""The guide from other servers, and the tutorial on text: all that they show runs here, with tiny models."""
 
 from __future__ import annotations
 
-import http.client
 import json
 import re
-import shlex
 from contextlib import ExitStack
 from pathlib import Path
 
-from ovgpu.cli import main
-from tests.harness.servers.serving import SECONDS
-from tests.serve.test_stop import ROOT, Process, process
+import pytest
 
-GUIDE = (ROOT / "ovgpu" / "docs" / "pages" / "from" / "servers.md").read_text()
+from tests.serve.reader import Reader, write_export
+from tests.serve.test_stop import ROOT
 
-
-def commands() -> list[list[str]]:
-    """Return the words of all commands, without those of pip."""
-    lines = "".join(re.findall(r"```sh\n(.*?)```", GUIDE, re.DOTALL)).splitlines()
-    return [words for line in lines if (words := shlex.split(line, comments=True))[0] != "pip"]
+pytestmark = pytest.mark.filterwarnings("ignore:AUTO takes CPU")
+for package in ("tokenizers", "llguidance"):
+    pytest.importorskip(package)
 
 
-def ask(server: Process, words: list[str]) -> bytes:
-    """Send the request of a command of curl, and return the body of the answer, which succeeds."""
-    *options, url = words[1:]
-    given = dict(zip(options[::2], options[1::2], strict=True))
-    assert given.keys() <= {"-d", "-X"}
-    data = given.get("-d")
-    connection = http.client.HTTPConnection(server.address("REST"), timeout=SECONDS)
-    path = "/" + url.split("/", 3)[3]
-    connection.request(given.get("-X", "GET" if data is None else "POST"), path, data)
-    response = connection.getresponse()
-    text = response.read()
-    connection.close()
-    assert response.status == 200, (words, text)
-    return text
-
-
-def test_the_commands_of_the_guide(tmp_path: Path) -> None:
-    answers: list[bytes] = []
+def test_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_export("text-generation-with-past", Path("DIR"))
     with ExitStack() as running:
-        for words in commands():
-            if words[:2] == ["ovgpu", "demo"]:
-                assert words[2:] == ["--save", "models"]
-                assert main(["demo", "--device", "CPU", "--save", str(tmp_path / "models")]) == 0
-            elif words[:2] == ["ovgpu", "serve"]:
-                options = re.sub(r"--(grpc-)?port \d+", "", " ".join(words[3:])).split()
-                server = running.enter_context(process(tmp_path / words[2], *options))
-            else:
-                assert words[0] == "curl"
-                answers.append(ask(server, words))
-    assert len(answers) == 11
-    assert [json.loads(text)["outputs"]["window"] for text in answers[:2]] == [[0, 0, 0, 1], [0, 0, 1, 2]]
-    assert json.loads(answers[6])["outputs"][0]["data"] == [0, 0, 0, 1]
+        reader = Reader("from/servers.md", running)
+        reader.read()
+    answers = [json.loads(text) if text.startswith(b"{") else text for text in reader.answers]
+    assert len(answers) == 13
+    assert [answer["outputs"]["window"] for answer in answers[:2]] == [[0, 0, 0, 1], [0, 0, 1, 2]]
+    assert answers[6]["usage"]["completion_tokens"] > 0  # drawn at random, so that it may end early
+    assert [model["id"] for model in answers[7]["data"]] == ["llama"]
+    assert answers[8]["outputs"][0]["data"] == [0, 0, 0, 1]
+
+
+def test_the_tutorial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    with ExitStack() as running:
+        reader = Reader("tutorials/text.md", running)
+        reader.read()
+    chat, models, vectors, scores = (json.loads(text) for text in reader.answers[:-1])
+    assert chat["usage"]["completion_tokens"] > 0
+    assert {model["id"] for model in models["data"]} == {"llama", "vectors", "scores"}
+    assert len(vectors["data"]) == len(scores["results"]) == 2
+    metrics = reader.answers[-1].decode()
+    for name in re.findall(r"`(vllm:\w+|ovgpu_\w+)`", reader.text):
+        assert f"# TYPE {name} " in metrics
+    board = (ROOT / ".github" / "deploy" / "grafana.json").read_text(encoding="utf-8")
+    asked = re.findall(r"(vllm:\w+)\{model_name=~[^}]*, engine=~", board)
+    assert len(set(asked)) == 7 and len(asked) == board.count("vllm:")
+    for name in asked:
+        assert f'{name}{{model_name="llama",engine="1"' in metrics
+    printed = capsys.readouterr().out
+    assert "tokens of prompt, the first token after" in printed and re.search("^(blue|red)$", printed, re.MULTILINE)

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from ovgpu.serve.log_queue import GATHER_SECONDS, MAX_LINES, QueuedHandler, dropped_lines
+from tests.harness.servers.faults import free_ports
 from tests.harness.servers.serving import SECONDS, Client, write
-from tests.serve.faults import _free_ports
 from tests.serve.test_inference import echo
 from tests.serve.test_stop import ROOT
 from tests.serve.wire import until
@@ -46,7 +46,7 @@ def pipe(full: bool = False) -> Iterator[tuple[int, int]]:
 def server(folder: Path, **streams: Any) -> Iterator[tuple[subprocess.Popen[bytes], list[int]]]:
     """Start the command in a process of its own, and wait until it is ready."""
     write(folder, echo("f32"), "echo")
-    ports = _free_ports(2)
+    ports = free_ports(2)
     command = [sys.executable, "-m", "ovgpu", "serve", str(folder), "-d", "CPU"]
     command += ["--port", str(ports[0]), "--grpc-port", str(ports[1])]
     process = subprocess.Popen(

@@ -14,9 +14,11 @@ import numpy as np
 
 from ovgpu.ops.attention import _tensor_cores
 from ovgpu.ops.attention._operands import NewToken, Operands, has_unit_stride
+from ovgpu.ops.attention._restore import restore_tokens
 from ovgpu.ops.attention._splits import WARPS, Splits
 from ovgpu.ops.base.op import Array
 from ovgpu.ops.base.recorder import KernelRecorder, first_of
+from ovgpu.ops.fused.stored_tokens import U8
 from ovgpu.ops.quantization import Codes
 
 TILE_QUERIES = 64  # queries per block of the kernel for many queries
@@ -36,14 +38,17 @@ def attend(
     new_token: NewToken | None = None,
     codes: Codes | None = None,
     table: Array | None = None,
+    restored: Sequence[Array] = (),
 ) -> Any:
     """Record the kernel that computes attention. Return NotImplemented for arrays that no kernel takes.
 
-    ``inputs`` are q, k and v, then mask, scale and sink or None, all f32, f16, bf16 or f64 except a boolean mask.
-    ``length`` [1], i64 on the device, is the number of keys to attend to; None stands for all keys. ``new_token`` has
-    the last of these keys, and its value; only the kernel that streams keys appends them to the caches. With ``codes``,
-    codes are written to ``out``, which only kernels on tensor cores do; the codes' factor is [..., 1, Ev]. With
-    ``table``, k and v are pools of pages (`ovgpu.ops.fused.kv_cache`), and each row of the batch has its own length.
+    ``inputs`` are q, k and v, then mask, scale and sink or None, all f32, f16, bf16 or f64 except a boolean mask, and
+    except k and v as caches store them (`ovgpu.ops.fused.stored_tokens`). ``length`` [1], i64 on the device, is the
+    number of keys to attend to; None stands for all keys. ``new_token`` has the last of these keys, and its value; only
+    the kernel that streams keys appends them to the caches. With ``codes``, codes are written to ``out``, which only
+    kernels on tensor cores do; the codes' factor is [..., 1, Ev]. With ``table``, k and v are pools of pages
+    (`ovgpu.ops.fused.kv_cache`), and each row of the batch has its own length. ``restored`` is memory for k and v in
+    the type of q, which more than SPLIT_QUERIES queries need if these are as caches store them.
     """
     q, key, v, *others = inputs
     if codes is not None and not (key.shape[-2] and all(map(has_unit_stride, (q, key, v)))):
@@ -58,6 +63,13 @@ def attend(
         return NotImplemented
     arrays = [_with_unit_stride(k, x) for x in (q, key, v)]
     x = Operands.of((*arrays, *others), out, causal, length, new_token, codes, table)
+    if x.is_stored and new_token is None and not _reads_stored(k, x):
+        tokens = [restore_tokens(k, x, memory, table) for x, memory in zip(arrays[1:], restored, strict=True)]
+        if any(x is NotImplemented for x in tokens):
+            return NotImplemented
+        if table is not None:
+            table, tokens = tokens[0][1], [pool for pool, _ in tokens]
+        return attend(k, (q, *tokens, *others), out, causal, length, table=table)
     if x.queries == 1 and x.sharing > 1:
         x = x.with_heads_as_queries()
     elif new_token is not None and x.batch[-1:] > (1,) and not x.strides[1][-3]:
@@ -65,13 +77,36 @@ def attend(
     return _record(k, x) if x.axes.rank else NotImplemented
 
 
+def _reads_stored(k: KernelRecorder, x: Operands) -> bool:
+    """Return whether a kernel reads keys and values as they are stored, rather than after they have been restored."""
+    few = x.sharing * x.queries <= _tensor_cores.STREAMED_ROWS
+    return x.queries <= SPLIT_QUERIES or (few and _streams_stored(k, x))
+
+
+def _streams_stored(k: KernelRecorder, x: Operands) -> bool:
+    return k.capability >= MIN_CAPABILITY and x.key.dtype == U8 and _tensor_cores.can_stream(x)
+
+
 def _record(k: KernelRecorder, x: Operands) -> Any:
     """Record the kernel for these operands. Return NotImplemented if there is none."""
+    if x.is_stored:
+        return _record_stored(k, x)
     rounds = k.tf32 and x.q.dtype == np.float32 and max(x.depth, x.width) <= _tensor_cores.TF32_WIDTH
     if rounds or (x.q.dtype.itemsize == 2 and k.capability >= MIN_CAPABILITY):
         if _on_tensor_cores(k, x, rounds):
             return None
     if x.new_token is not None or x.codes is not None:
+        return NotImplemented
+    _attend(k, x)
+    return None
+
+
+def _record_stored(k: KernelRecorder, x: Operands) -> Any:
+    """Do what `_record` does, for keys and values that are stored in another type."""
+    if _streams_stored(k, x):
+        _tensor_cores.stream(k, x.grouped(_tensor_cores.STREAMED_ROWS))
+        return None
+    if x.new_token is not None:
         return NotImplemented
     _attend(k, x)
     return None
@@ -102,7 +137,7 @@ def _attend(k: KernelRecorder, x: Operands) -> None:
         columns = -(-x.width // TILE_QUERIES)
         k.kernel(
             "attention.cu",
-            f"attend_tiles<{kernel}, {columns}, {x.template(x.axes.index, x.axes.rank)}>",
+            f"attend_tiles<{kernel}, {columns}, {x.template(k, x.axes.index, x.axes.rank)}>",
             (x.axes.size * -(-x.queries // TILE_QUERIES),),
             (256,),
             x.arguments(),
@@ -118,7 +153,7 @@ def _attend(k: KernelRecorder, x: Operands) -> None:
     )
     k.kernel(
         "attention.cu",
-        f"attend_split<{kernel}, {x.vector}, {per_lane}, {block_queries}, {x.template(x.axes.index, x.axes.rank)}>",
+        f"attend_split<{kernel}, {x.vector}, {per_lane}, {block_queries}, {x.template(k, x.axes.index, x.axes.rank)}>",
         splits.grid(blocks),
         (WARPS * 32,),
         (*x.arguments(), *splits.scratch),

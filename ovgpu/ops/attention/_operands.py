@@ -14,6 +14,7 @@ from ovgpu.ops.base.op import Array
 from ovgpu.ops.base.recorder import KernelRecorder
 from ovgpu.ops.base.strided import Axes, reciprocal, strides_of
 from ovgpu.ops.fused.kv_cache import table_tokens
+from ovgpu.ops.fused.stored_tokens import U8
 from ovgpu.ops.quantization import Codes
 
 MARGIN = 64  # the most rows behind the last row of q to which kernels compute indices
@@ -39,11 +40,12 @@ class NewToken:
         """Return whether the kernel takes these arrays and ``others``, which are q, k and v, with ``queries`` queries
         per head."""
         arrays, depth = (*self.arrays, *others), self.key.shape[-1]
+        types = {x.dtype for x in arrays}
         return (
             queries == self.key.shape[-2] == 1
             and depth % 64 == 0
             and all(map(has_unit_stride, arrays))
-            and (len({x.dtype for x in arrays}) == 1)
+            and (types == {self.key.dtype} or types == {self.key.dtype, U8})
             and _vector_elements(self.arrays[2:], (), [strides_of(x) for x in self.arrays[2:]]) > 1
         )
 
@@ -170,11 +172,16 @@ class Operands:
     @property
     def width(self) -> int:
         """The number of elements of a value, and of a row of out."""
-        return int(self.value.shape[-1])
+        return int(self.out.shape[-1])
+
+    @property
+    def is_stored(self) -> bool:
+        """True if keys and values are stored in another type than that of q (`ovgpu.ops.fused.stored_tokens`)."""
+        return bool(self.key.dtype != self.q.dtype)
 
     @cached_property
     def vector(self) -> int:
-        """The number of elements per access to q, k and v: 16 bytes of them if sizes and addresses allow it, else 1."""
+        """The number of elements per access to q, k and v: 16 bytes of q if sizes and addresses allow it, else 1."""
         extents = (self.depth, self.width, *self._page_strides)
         return _vector_elements((self.q, self.key, self.value), extents, self.strides[:3])
 
@@ -183,9 +190,12 @@ class Operands:
         """The strides in elements between pages of keys, and between those of values."""
         return (0, 0) if self.table is None else (strides_of(self.key)[0], strides_of(self.value)[0])
 
-    def template(self, *arguments: Any) -> str:
-        """Return the last template arguments of a kernel: ``arguments``, and PAGED if it is true."""
-        return ", ".join([*map(str, arguments), *["true"] * (self.table is not None)])
+    def template(self, k: KernelRecorder, *arguments: Any) -> str:
+        """Return the last template arguments of a kernel: ``arguments``, PAGED and the type in which keys and values
+        are stored; those that have their defaults are left out."""
+        paged, stored = self.table is not None, self.is_stored
+        texts = [*map(str, arguments), *[str(paged).lower()] * (paged or stored)]
+        return ", ".join([*texts, *[k.c_type(self.key.dtype)] * stored])
 
     @property
     def writes_pairs(self) -> bool:
@@ -257,4 +267,5 @@ def has_unit_stride(x: Array) -> bool:
 def _vector_elements(arrays: Sequence[Array], extents: Sequence[int], strides: Sequence[Strides]) -> int:
     vector = 16 // arrays[0].dtype.itemsize
     counts = (*extents, *(n for s in strides for n in s[:-1]))
-    return 1 if any(n % vector for n in counts) or any(x.data.ptr % 16 for x in arrays) else vector
+    misaligned = any(x.data.ptr % (vector * x.dtype.itemsize) for x in arrays)
+    return 1 if misaligned or any(n % vector for n in counts) else vector

@@ -68,7 +68,7 @@ def stream(k: KernelRecorder, x: Operands) -> bool:
         second_halves = tuple(factor.shape[-1] // depth * depth // 2 for factor in x.new_token.arrays[2:])
     kernel, index = x.kernel(k), x.axes.index
     out = CODE if x.codes is not None else kernel.split(",")[0]
-    last_arguments = x.template(str(x.new_token is not None).lower(), out, str(splits.is_cluster).lower())
+    last_arguments = x.template(k, str(x.new_token is not None).lower(), out, str(splits.is_cluster).lower())
     k.kernel(
         "attention_stream.cu",
         f"attend_stream<{kernel}, {depth}, {width}, {rows}, {step}, {index}, {x.axes.rank}, {last_arguments}>",
@@ -184,7 +184,7 @@ def _launch(
     k.kernel(
         "attention_mma.cu",
         f"attend_mma<{kernel}, {sizes.depth}, {sizes.width}, {sizes.tiles}, {sizes.keys}, "
-        f"{vector}, {x.axes.index}, {x.axes.rank}, {x.template(out, parts)}>",
+        f"{vector}, {x.axes.index}, {x.axes.rank}, {x.template(k, out, parts)}>",
         splits.grid(blocks),
         (WARPS * 32,),
         (*x.arguments(), marks, *x.code_arguments(), x.heads(), *splits.scratch),

@@ -19,10 +19,12 @@ from ovgpu.ops.base.elementwise import merge_types
 from ovgpu.ops.base.op import Array, Arrays, Op, Workspace, call, internal_op, op
 from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.storage import is_plain
+from ovgpu.ops.base.tasks import record, shares, workers
 from ovgpu.ops.base.trace import TILE
-from ovgpu.ops.base.xp import Adapter
+from ovgpu.ops.base.xp import NUMPY, Adapter
 from ovgpu.ops.convert import Convert
 from ovgpu.ops.fused.kv_cache import table_tokens, tokens_of
+from ovgpu.ops.fused.stored_tokens import restored, restored_spec
 from ovgpu.ops.normalization.normalization import check_real
 from ovgpu.ops.reduction import is_float, ones
 from ovgpu.spec import Shape, Spec
@@ -35,6 +37,9 @@ DECODE_STEP_SCORES = 1 << 15  # the most scores for which attention of a decode 
 MIN_BOUNDED_QUERIES = 32  # the least queries per head for which bounding the scores beforehand saves time
 # Where NumPy has AVX-512, exp2 takes half the time of exp, unless results underflow; elsewhere several times as long.
 USE_EXP2 = sys.platform == "linux" and _multiarray_umath.__cpu_features__["AVX512_SKX"]
+# Rows of a batch are divided among threads if queries and keys have so many products: with fewer, threads take longer
+# to begin, with more, as in prompts, those of BLAS are as good, and need less memory.
+MIN_PARALLEL_PRODUCTS, MAX_PARALLEL_PRODUCTS = 1 << 20, 1 << 28
 MAX_EXPONENT = 50.0  # exp of this and of its negative is far from the limits of f32
 
 
@@ -213,14 +218,28 @@ class ScaledDotProductAttention(Op):
         )
         return None
 
+    def _attend(self, inputs: Sequence[Any], outputs: Arrays, workspace: Arrays) -> None:
+        """Compute attention with NumPy. Keys and values may be as caches store them."""
+        operands = restored_inputs(NUMPY, inputs)
+        if ScaledDotProductAttention.numpy(self, call, operands, outputs, workspace) is NotImplemented:
+            outputs[0][...] = ScaledDotProductAttention.evaluate(self, NUMPY, *operands)[0]
+
     def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         return self._record(k, inputs, outputs[0])
 
-    def _record(self, k: KernelRecorder, inputs: Sequence[Any], out: Any, length: Any = None, table: Any = None) -> Any:
+    def _record(
+        self,
+        k: KernelRecorder,
+        inputs: Sequence[Any],
+        out: Any,
+        length: Any = None,
+        table: Any = None,
+        restored: Sequence[Array] = (),
+    ) -> Any:
         q, key, v, mask, scale, sink = (*inputs, None, None, None)[:6]
         operands = (q, key, v, self.mask(mask), scale, sink)
         if is_plain(q.dtype):
-            return _attention.attend(k, operands, out, self.causal, length, table=table)
+            return _attention.attend(k, operands, out, self.causal, length, table=table, restored=restored)
         # types of one byte are computed in f32, as in `evaluate`
         result, dtype = k.scratch(out.shape, np.dtype(np.float32)), Type.of(out.dtype)
         wide = [x if x is None or x.dtype == bool else k.scratch(x.shape, result.dtype) for x in operands]
@@ -247,38 +266,54 @@ class CachedAttention(ScaledDotProductAttention):
     """Indices of the inputs keys, values, mask and lengths."""
 
     def infer_specs(self, *inputs: Any) -> tuple[Spec, ...]:
-        return super().infer_specs(*_dense_specs(inputs))
+        return super().infer_specs(*restored_specs(_dense_specs(inputs)))
 
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
-        return super().workspace(_dense_specs(inputs), outputs)
+        of_numpy = super().workspace(restored_specs(_dense_specs(inputs)), outputs)
+        return (*of_numpy, *self.kernel_workspace(inputs, outputs[0]))
+
+    def kernel_workspace(self, inputs: Sequence[Any], out: Spec) -> Workspace:
+        """Return the part of the workspace that kernels use, which is its end."""
+        return restored_workspace(_dense_specs(inputs), out)
 
     def evaluate(self, xp: Adapter, *inputs: Array) -> tuple[Array, ...]:
+        attend, rank = super().evaluate, inputs[0].ndim
         if inputs[-1].ndim == 1:
-            return super().evaluate(xp, *_valid_inputs(*inputs))
-        attend, rank, rows = super().evaluate, inputs[0].ndim, range(len(inputs[-1]))
-        return (xp.concatenate([attend(xp, *_of_row(inputs, row, rank))[0] for row in rows], axis=0),)
+            return attend(xp, *restored_inputs(xp, _valid_inputs(*inputs)))
+        rows = [restored_inputs(xp, _of_row(inputs, row, rank)) for row in range(len(inputs[-1]))]
+        return (xp.concatenate([attend(xp, *row)[0] for row in rows], axis=0),)
 
     def numpy(self, k: HostRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         q, key = inputs[:2]
         if not is_float(q.dtype) or not outputs[0].size or not key.size:
             return NotImplemented
-        k(self._attend, inputs, outputs, workspace)
+        k(self._attend_valid, inputs, outputs, workspace)
         return None
 
-    def _attend(self, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> None:
+    def _attend_valid(self, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> None:
         if inputs[-1].ndim == 1:
-            super().numpy(call, _valid_inputs(*inputs), outputs, workspace)
+            self._attend(_valid_inputs(*inputs), outputs, workspace)
             return
-        (out,), (scaled, *others) = outputs, workspace
-        for row in range(len(out)):
+        (out,), table, rows = outputs, inputs[-1], range(len(outputs[0]))
+        products = inputs[0][0].size * int(table[:, 1].sum())
+        work = workers(MIN_PARALLEL_PRODUCTS <= products <= MAX_PARALLEL_PRODUCTS and len(rows) > 1)
+        for worker, part in zip(work, shares(len(rows), len(work))):
+            memory = [np.empty_like(x) for x in workspace] if worker.number else workspace
+            worker(self._attend_rows, inputs, out, memory, rows[part])
+        record(call, work)
+
+    def _attend_rows(self, inputs: Arrays, out: Any, workspace: Arrays, rows: Sequence[int]) -> None:
+        """Compute attention for some rows of a batch whose keys and values lie in pages."""
+        scaled, *others = workspace
+        for row in rows:
             q, *operands = _of_row(inputs, row, out.ndim)
-            super().numpy(call, (q, *operands), (out[row : row + 1],), (scaled[: q.size], *others))
+            self._attend((q, *operands), (out[row : row + 1],), (scaled[: q.size], *others))
 
     def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         *operands, lengths = inputs
         if lengths.ndim == 2:
-            return self._record(k, operands, outputs[0], table=lengths)
-        return self._record(k, operands, outputs[0], lengths[1:])
+            return self._record(k, operands, outputs[0], table=lengths, restored=workspace[-2:])
+        return self._record(k, operands, outputs[0], lengths[1:], restored=workspace[-2:])
 
 
 def _valid_inputs(q: Any, k: Any, v: Any, mask: Any, scale: Any, sink: Any, lengths: Any) -> tuple[Any, ...]:
@@ -307,6 +342,29 @@ def _dense_specs(inputs: Sequence[Any]) -> list[Any]:
         rows, tokens = lengths.shape[0], table_tokens(lengths.shape)
         k, v = (x if x.shape is None else replace(x, shape=(rows, *x.shape[1:-2], tokens, x.shape[-1])) for x in (k, v))
     return [q, k, v, mask, scale, sink]
+
+
+def restored_specs(inputs: Sequence[Any]) -> list[Any]:
+    """Return the specs of attention's inputs, with those of keys and values as attention computes with them."""
+    q, k, v, *others = inputs
+    return [q, *(x if x.type == q.type else restored_spec(x, q.type) for x in (k, v)), *others]
+
+
+def restored_workspace(inputs: Sequence[Any], out: Spec) -> Workspace:
+    """Return the memory in which kernels restore keys and values for more than SPLIT_QUERIES queries: none for fewer
+    queries, or if the caches store the type that attention computes in."""
+    q, k, v, *_ = inputs
+    if k.type == q.type:
+        return ()
+    assert out.shape is not None
+    many = minimum(out.shape[-2] // (_attention.SPLIT_QUERIES + 1), 1)
+    return tuple((q.type, (many * product(restored_spec(x, q.type).shape or ()),)) for x in (k, v))
+
+
+def restored_inputs(xp: Any, inputs: Sequence[Any]) -> list[Any]:
+    """Return the inputs of attention, with keys and values in the type of q."""
+    q, k, v, *others = inputs
+    return [q, *(restored(xp, x, q.dtype) for x in (k, v)), *others]
 
 
 def _is_shared(x: Any) -> bool:

@@ -14,13 +14,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ovgpu.errors import OpError
 from ovgpu.model import Model
 from ovgpu.ops.base.op import Array, Arrays, Op, internal_op
 from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.shapes import check_integers
-from ovgpu.ops.base.storage import zero_of
+from ovgpu.ops.base.storage import is_plain, zero_of
 from ovgpu.ops.base.strided import THREADS, Axes, bits, blocks, same_memory, strides_of, vectorized
-from ovgpu.ops.base.xp import Adapter
+from ovgpu.ops.base.xp import NUMPY, Adapter
+from ovgpu.ops.fused.stored_tokens import PARAMETER_BYTES, quantize_tokens, stored
 from ovgpu.ops.movement.gather import Gather
 from ovgpu.ops.movement.indices import readable
 from ovgpu.ops.movement.movement import Concat
@@ -29,6 +31,7 @@ from ovgpu.types import Type
 
 PAGE_TOKENS = 16  # tokens in a page of a pool, as in pages.cuh
 FIRST_PAGE = 2  # index of the first page in a row of a table, as in pages.cuh
+ROWS_PER_BLOCK = 8  # of stored_tokens.cu, with a warp for each row
 NULL_PAGE = 0  # of zeros; rows that no sequence has attend to its first token, and write nothing
 
 
@@ -119,9 +122,30 @@ class CacheAppend(Concat):
 
 
 @internal_op
+class QuantizeTokens(Op):
+    """Keys or values as they are stored in u8, see `ovgpu.ops.fused.stored_tokens`: ``x [..., D] -> [..., D + 8]``."""
+
+    name: ClassVar[str] = "QuantizeTokens"
+
+    strided_outputs = True
+
+    def infer_specs(self, x: Spec) -> tuple[Spec, ...]:
+        if x.shape is None or not x.shape:
+            raise OpError("tokens must have a known rank of 1 or more")
+        return (Spec(Type.u8, (*x.shape[:-1], x.shape[-1] + PARAMETER_BYTES)),)
+
+    def evaluate(self, xp: Adapter, x: Array) -> tuple[Array, ...]:
+        return (quantize_tokens(xp, x),)
+
+    def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
+        return store_tokens(k, inputs[0], outputs[0])
+
+
+@internal_op
 class CacheWrite(Op):
     """Write of n tokens: ``cache [.., C, ..], new [.., n, ..], lengths [2] -> cache`` writes ``new`` into the cache
-    along ``axis`` from token ``lengths[0]`` on. The capacity C must be at least ``lengths[0] + n``.
+    along ``axis`` from token ``lengths[0]`` on. The capacity C must be at least ``lengths[0] + n``. If the cache has
+    another type than ``new``, the tokens are stored as `ovgpu.ops.fused.stored_tokens` describes.
 
     ``pool, new [B, .., n, ..], table [B, 2 + W] -> pool`` writes each row of ``new`` behind the tokens of its sequence,
     up to the number that it has afterwards."""
@@ -139,17 +163,19 @@ class CacheWrite(Op):
 
     def evaluate(self, xp: Adapter, cache: Array, new: Array, lengths: Array) -> tuple[Array, ...]:
         cache = xp.array(cache)
-        write_tokens(cache, new, lengths, self.axis)
+        write_tokens(cache, stored(xp, new, cache.dtype), lengths, self.axis)
         return (cache,)
 
     def numpy(self, k: HostRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> None:
-        k(write_tokens, *inputs, self.axis)
+        k(store_and_write, *inputs, self.axis)
 
     def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         cache, new, lengths = inputs
         step = strides_of(cache)[self.axis]
         if not new.size:
             return None
+        if new.dtype != cache.dtype:
+            return store_tokens(k, new, cache, self.axis, lengths)
         if lengths.ndim == 2:
             return self._write_pages(k, cache, new, lengths)
         collapsed = Axes.collapse(new.shape, strides_of(new), strides_of(cache), reach=cache.nbytes)
@@ -199,10 +225,50 @@ class CacheWrite(Op):
         return None
 
 
+def store_tokens(k: KernelRecorder, x: Array, target: Array, axis: int = 0, lengths: Array | None = None) -> Any:
+    """Record the kernel that stores x [.., D] in ``target``: as its elements, or with ``lengths``, along the axis of a
+    cache or pool as `CacheWrite` does. Return NotImplemented for arrays that it does not take."""
+    if not is_plain(x.dtype) or target.strides[-1] != target.itemsize:
+        return NotImplemented
+    if not x.size:
+        return None
+    shape, strides, beside, steps = x.shape[:-1], strides_of(target), list[tuple[int, ...]](), [0, 0]
+    paged = lengths is not None and lengths.ndim == 2
+    if lengths is not None:
+        steps = [strides[axis], 0]
+    if paged:
+        pool_strides, *beside = paged_axes(target, x.shape, lengths, axis)
+        strides, steps = pool_strides, [strides_of(target)[axis], strides_of(target)[0]]
+    operands = [s[:-1] for s in (strides_of(x), strides, *beside)]
+    axes = Axes.collapse(shape, *operands, reach=max(x.shape[-1], target[:1].size if paged else target.size))
+    if not axes.rank:
+        return NotImplemented
+    k.kernel(
+        "stored_tokens.cu",
+        f"store_tokens<{k.c_type(x.dtype)}, {k.c_type(target.dtype)}, {axes.index}, {axes.rank}"
+        f"{', true' if paged else ''}>",
+        (-(-axes.size // ROWS_PER_BLOCK),),
+        (32, ROWS_PER_BLOCK),
+        (x, target, axes.packed(), *axes.numbers(axes.size, x.shape[-1], strides_of(x)[-1], *steps), lengths),
+        early=True,
+    )
+    return None
+
+
+def store_and_write(cache: Any, new: Any, lengths: Any, axis: int) -> None:
+    """Write ``new`` as `write_tokens` does, as it is stored in the cache."""
+    write_tokens(cache, stored(NUMPY, new, cache.dtype), lengths, axis)
+
+
 def write_tokens(cache: Any, new: Any, lengths: Any, axis: int) -> None:
     """Write ``new`` into ``cache`` along an axis, from token ``lengths[0]`` on; see `CacheWrite`."""
     if lengths.ndim == 2:
         between = (slice(None),) * (axis - 1)
+        if new.shape[axis] == 1:
+            rows = (lengths[:, 0] < lengths[:, 1]).nonzero()[0]
+            pages, at = np.divmod(lengths[rows, 0], PAGE_TOKENS)
+            cache[(lengths[rows, FIRST_PAGE + pages], *between, at)] = new[(rows, *between, 0)]
+            return
         for row, (past, end, *pages) in enumerate(lengths.tolist()):
             begin = past
             while begin < end:
@@ -218,13 +284,32 @@ def write_tokens(cache: Any, new: Any, lengths: Any, axis: int) -> None:
 
 
 def tokens_of(pool: Any, row: Any, axis: int) -> Any:
-    """Return the tokens [1, .., n, ..] of a sequence, which has this row of a table. ``axis`` is that of tokens."""
-    length = int(row[1])
-    pages = row[FIRST_PAGE : FIRST_PAGE - (-length // PAGE_TOKENS)]
-    order = (*range(1, axis), 0, *range(axis, pool.ndim))  # pages next to the tokens of a page
-    taken = pool[pages].transpose(order)
-    tokens = taken.reshape(1, *pool.shape[1:axis], len(pages) * PAGE_TOKENS, *pool.shape[axis + 1 :])
+    """Return the tokens [1, .., n, ..] of a sequence, which has this row of a table. ``axis`` is that of tokens.
+
+    They are a view if the pool is one of `host_pool`, and the pages are consecutive.
+    """
+    _, length, *pages = row.tolist()
+    count = -(-length // PAGE_TOKENS)
+    consecutive = pages[:count] == list(range(pages[0], pages[0] + count))
+    moved = pool.transpose(host_pool_order(pool.ndim, axis))
+    if consecutive:
+        taken = moved[(*(slice(None),) * (axis - 1), slice(pages[0], pages[0] + count))]
+    else:
+        taken = moved.take(row[FIRST_PAGE : FIRST_PAGE + count], axis - 1)
+    tokens = taken.reshape(1, *taken.shape[: axis - 1], count * PAGE_TOKENS, *taken.shape[axis + 1 :])
     return tokens[(*(slice(None),) * axis, slice(length))]
+
+
+def host_pool_order(rank: int, axis: int) -> tuple[int, ...]:
+    """Return the order of a pool's axes in the memory of the host: pages are next to the tokens of a page, along
+    ``axis``, so that consecutive pages are one piece of a cache."""
+    return (*range(1, axis), 0, *range(axis, rank))
+
+
+def host_pool(shape: Sequence[int], axis: int, dtype: Any) -> Any:
+    """Return a new pool of this shape in the memory of the host."""
+    order = host_pool_order(len(shape), axis)
+    return np.empty([shape[i] for i in order], dtype).transpose(np.argsort(order))
 
 
 def table_tokens(shape: Sequence[Any]) -> Any:

@@ -172,6 +172,7 @@ class RotaryCacheWrite(Rotary):
     def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         q, key, value, cos, sin, keys, values, lengths = inputs
         out, operands = outputs[0], (q, key, value, cos, sin, outputs[0], keys, values)
+        is_stored = keys.dtype != q.dtype  # in another type, see `ovgpu.ops.fused.stored_tokens`
         if not is_plain(out.dtype) or not out.size or any(x.shape[-1] > 1 and not _unit(x) for x in operands):
             return NotImplemented
         rotated = (*np.broadcast_shapes(*(x.shape[:-1] for x in (key, cos, sin))), out.shape[-1])
@@ -185,7 +186,8 @@ class RotaryCacheWrite(Rotary):
                 to, *beside = paged_axes(target, shape, lengths, len(shape) - 2)
             else:
                 to = strides_of(target)
-            moved += [n for s in (*strides, to) for n in s[:-1]]
+            if target is out or not is_stored:
+                moved += [n for s in (*strides, to) for n in s[:-1]]
             reach = max(keys[:1].size, values[:1].size) if paged else max(keys.size, values.size)
             axes.append(Axes.collapse(shape[:-1], *(s[:-1] for s in (*strides, to, *beside)), reach=reach))
         if not all(a.rank for a in axes):
@@ -198,16 +200,22 @@ class RotaryCacheWrite(Rotary):
         token_strides = [strides_of(keys)[-2], strides_of(values)[-2]]
         page_strides = [strides_of(keys)[0], strides_of(values)[0]] if paged else [0, 0]
         vector = 16 // out.dtype.itemsize
-        counts = (half, rest, width, *token_strides, *page_strides, *moved)
-        if any(n % vector for n in counts) or any(x.data.ptr % 16 for x in operands):
+        counts = [half, rest, *moved]
+        loaded: Arrays = operands
+        if is_stored:  # only queries are loaded as vectors
+            loaded = (q, cos, sin, out)
+        else:
+            counts += [width, *token_strides, *page_strides]
+        if any(n % vector for n in counts) or any(x.data.ptr % 16 for x in loaded):
             vector = 1
-        threads = min(THREADS, 1 << (max(half + rest, width) // vector - 1).bit_length())
+        threads = min(32 if is_stored else THREADS, 1 << (max(half + rest, width) // vector - 1).bit_length())
         scalars = axes[0].numbers
         sizes = [a.size for a in axes]
         k.kernel(
             "rotary.cu",
             f"rotate_append<{k.c_type(out.dtype)}, {'PAIRS' if self.pairs else 'HALVES'}, {vector}, "
-            f"{axes[0].index}, {rank}{', true' if paged else ''}>",
+            f"{axes[0].index}, {rank}"
+            + (f", {str(paged).lower()}, {k.c_type(keys.dtype)}>" if is_stored else ", true>" if paged else ">"),
             (-(-max(sizes) // (THREADS // threads)), 3),
             (threads, THREADS // threads),
             (

@@ -57,10 +57,11 @@ class RotaryAttention(Op):
         return (*self.attention.evaluate(xp, *heads, *inputs[7:]), keys, values)
 
     def workspace(self, inputs: Sequence[Spec | None], outputs: Sequence[Spec]) -> Workspace:
-        """Return the rotated queries."""
-        q = inputs[0]
-        assert q is not None and q.shape is not None
-        return ((q.type, q.shape),)
+        """Return the rotated queries, then the workspace of attention."""
+        q, keys, values = inputs[0], inputs[5], inputs[6]
+        assert q is not None and q.shape is not None and keys is not None and values is not None
+        heads = [replace(x, shape=self._with_groups(x.shape, keys.shape)) for x in (q, keys, values)]
+        return ((q.type, q.shape), *self.attention.kernel_workspace((*heads, *inputs[7:]), outputs[0]))
 
     def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         q, key, value, cos, sin, _, _, mask, scale, sink, lengths = inputs
@@ -85,7 +86,9 @@ class RotaryAttention(Op):
         rotated = workspace[0]
         if self.rotary.cuda(k, _of_rotary(inputs), (rotated, keys, values), ()) is NotImplemented:
             return NotImplemented
-        return self.attention.cuda(k, (*self._heads(keys.shape, rotated), *heads[1:], *inputs[7:]), (out,), ())
+        return self.attention.cuda(
+            k, (*self._heads(keys.shape, rotated), *heads[1:], *inputs[7:]), (out,), workspace[1:]
+        )
 
     def _heads(self, keys: Sequence[int], *arrays: Array) -> list[Array]:
         """Return the arrays as attention takes them, without a copy; ``keys`` is the shape of the keys."""

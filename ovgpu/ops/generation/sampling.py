@@ -41,6 +41,7 @@ class Number(IntEnum):
     TOP_K = 0  # keeps so many of the most likely tokens; 0 keeps all
     RANDOM = 1  # a random number of 32 bits
     GENERATED = 2  # whether the tokens that the model got were generated (1) or are a prompt (0)
+    BY_LOGITS = 3  # whether the log probability is that by the logits alone (1), or among the tokens kept (0)
 
 
 PROMPT = 1 << 30  # flag of a token in TokenCounts: it is in the prompt
@@ -67,7 +68,7 @@ BINS = 1281  # of the histogram of weights
 
 @internal_op
 class TokenCounts(Op):
-    """``counts [b, v] i32, tokens [b, n], numbers [b, 3] i64 -> counts [b, v]``: how often each token was generated.
+    """``counts [b, v] i32, tokens [b, n], numbers [b, 4] i64 -> counts [b, v]``: how often each token was generated.
 
     Tokens of a prompt set the flag `PROMPT` instead. A prompt after generated tokens begins a new answer: all tokens
     until then belong to the prompt of that. Tokens outside the vocabulary are left out.
@@ -121,10 +122,10 @@ class TokenCounts(Op):
 class SampleToken(Op):
     """Choice of the token that follows the last position of each row.
 
-    ``logits [b, t, v], rules [b, 6] f64, numbers [b, 3] i64, counts [b, v] i32, biased tokens [b, n] i64, biases [b, n]
-    f32 -> tokens [b] i64, log_probabilities [b, 2] f32``; counts are those of `TokenCounts`, and may be absent. `Rule`
-    and `Number` name the columns. The log probabilities are that of the token among those that the rules kept, 0 for
-    the most likely token at temperature 0, and that of the token by its logits alone.
+    ``logits [b, t, v], rules [b, 6] f64, numbers [b, 4] i64, counts [b, v] i32, biased tokens [b, n] i64, biases [b, n]
+    f32 -> tokens [b] i32, log_probabilities [b] f32``; counts are those of `TokenCounts`, and may be absent. `Rule`
+    and `Number` name the columns. The log probability is that of the token among those that the rules kept, 0 for the
+    most likely token at temperature 0, or that of the token by its logits alone.
 
     Biases are added to the logits of their tokens, which are distinct; negative ones are left out. The rules then apply
     in the order of openvino_genai: repetition, presence and frequency penalty, top-k, temperature, min-p, top-p, whose
@@ -150,7 +151,8 @@ class SampleToken(Op):
         _check("biases", biases, Type.f32, rows, biased.shape and biased.shape[1])
         if counts is not None:
             _check("counts", counts, Type.i32, rows, logits.shape and logits.shape[2])
-        return Spec(Type.i64, None if rows is None else (rows,)), Spec(Type.f32, None if rows is None else (rows, 2))
+        shape = None if rows is None else (rows,)
+        return Spec(Type.i32, shape), Spec(Type.f32, shape)
 
     def evaluate(
         self, xp: Adapter, logits: Array, rules: Array, numbers: Array, counts: Any, biased: Array, biases: Array
@@ -162,11 +164,12 @@ class SampleToken(Op):
         for row, bias in enumerate(zip(biased, biases)):
             own_counts = None if counts is None else counts[row]
             scores = self._scores(xp, logits[row, -1], own_rules[row], own_counts, *bias)
-            token, share = self._choose(xp, scores, own_rules[row], own_numbers[row])
+            token, log = self._choose(xp, scores, own_rules[row], own_numbers[row])
+            if token != NO_TOKEN and own_numbers[row][Number.BY_LOGITS]:
+                log = log_probability(xp, logits[row, -1], token)
             tokens.append(token)
-            logs.append([share, np.nan if token == NO_TOKEN else log_probability(xp, logits[row, -1], token)])
-        logs_array = np.array(logs, np.float32).reshape(-1, 2)
-        return xp.asarray(np.array(tokens, np.int64)), xp.asarray(logs_array)
+            logs.append(log)
+        return xp.asarray(np.array(tokens, np.int32)), xp.asarray(np.array(logs, np.float32))
 
     def _scores(self, xp: Adapter, logits: Array, rules: Any, counts: Any, biased: Array, biases: Array) -> Array:
         """Return the logits [v] of one row, f32, with biases and penalties."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy._core import _multiarray_umath  # type: ignore[attr-defined]
 
 from ovgpu.errors import OpError
 from ovgpu.ops.base.elementwise import merge_types
 from ovgpu.ops.base.op import Array, Arrays, Op, internal_op, op
 from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.strided import Axes, strides_of
+from ovgpu.ops.base.tasks import BLAS_THREADS, record, shares, workers
 from ovgpu.ops.base.xp import Adapter
 from ovgpu.spec import Shape, Spec
 from ovgpu.symbolic import broadcast_shapes, same
@@ -18,6 +20,12 @@ from ovgpu.symbolic import broadcast_shapes, same
 TILE = 16  # rows and columns of a block's tile, in the kernel for products that cuBLAS does not take
 # Up to MAX_GEMV_ROWS rows are multiplied one by one: BLAS is then faster (GEMV), if the matrix is large enough
 MAX_GEMV_ROWS, MIN_GEMV_ELEMENTS = 3, 1 << 16
+# With AVX-512, OpenBLAS multiplies matrices of f32 without packing them first if M N K is at most this. Packing takes
+# more time than a product with few rows, which is therefore computed a panel of columns at a time.
+MAX_UNPACKED_PRODUCTS = 1_000_000 if BLAS_THREADS and _multiarray_umath.__cpu_features__["AVX512_SKX"] else 0
+PANEL_COLUMNS, STRIDED_PANEL_COLUMNS = 16, 64  # of panels that lie in one piece, and of others
+MAX_PANEL_ROWS = 32  # with more rows, packing takes less of the time
+MIN_PARALLEL_PRODUCTS = 1 << 22  # of a matrix product that several threads compute
 
 
 @op("MatMul", "opset1", "matrix/matmul-1")
@@ -80,6 +88,8 @@ class MatMul(Op):
         if a.ndim > 2 and b.ndim == 2 and a.flags.c_contiguous and out.flags.c_contiguous:
             # one product instead of one per batch
             a, out = a.reshape(-1, a.shape[-1]), out.reshape(-1, b.shape[-1])
+        if a.ndim == b.ndim == 2 and _multiply_panels(k, a, b, out):
+            return None
         if a.ndim == b.ndim == 2 and 1 < len(a) <= MAX_GEMV_ROWS and b.size >= MIN_GEMV_ELEMENTS:
             for row, result in zip(a, out):
                 k(np.matmul, row, b, result)
@@ -120,6 +130,32 @@ class ExactMatMul(MatMul):
     """A product of numbers computed from integers, such as positions, which would lose their meaning in TF32."""
 
     exact_product: ClassVar[bool] = True
+
+
+def _multiply_panels(k: HostRecorder, a: Any, b: Any, out: Any) -> bool:
+    """Record a product of few rows, ``out [M, N] = a [M, K] b [K, N]``, by panels of columns, each a call of BLAS.
+
+    Return False if that is not faster.
+    """
+    (rows, depth), columns = a.shape, b.shape[1]
+    width = PANEL_COLUMNS if b.strides[0] == b.itemsize else STRIDED_PANEL_COLUMNS
+    if (
+        not 2 <= rows <= MAX_PANEL_ROWS
+        or rows * depth * width > MAX_UNPACKED_PRODUCTS
+        or out.dtype != np.float32
+        or b.size < MIN_GEMV_ELEMENTS
+        or columns < width
+    ):
+        return False
+    whole = columns - columns % width
+    panels, results = (x[:, :whole].reshape(len(x), -1, width).swapaxes(0, 1) for x in (b, out))
+    work = workers(rows * depth * columns >= MIN_PARALLEL_PRODUCTS)
+    for worker, part in zip(work, shares(len(panels), len(work))):
+        worker(np.matmul, a, panels[part], results[part])
+    if whole < columns:
+        work[-1](np.matmul, a, b[:, whole:], out[:, whole:])
+    record(k, work)
+    return True
 
 
 def _matrices(a: Any, b: Any, out: Any) -> tuple[Any, Any, Any]:

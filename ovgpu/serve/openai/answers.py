@@ -12,26 +12,34 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from ovgpu.serve.openai.requests import RetrievalRequest, TextRequest
+from ovgpu.serve.openai.tool_formats import ToolCall
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # it imports ovgpu.genai, which servers of other models do not need
     from ovgpu.serve.openai.choices import Choice
 
 
 @dataclass
 class Piece:
-    """Part of a text, its tokens, and the log probability of each. ``reason`` says why the text ends with it."""
+    """Part of a text, its tokens, and the log probability of each. ``reason`` says why the text ends with it.
+
+    A text may have ``reasoning`` before it, and ``calls`` of tools.
+    """
 
     text: str = ""
     tokens: list[int] = field(default_factory=list)
     logs: list[float] = field(default_factory=list)
     reason: str | None = None
+    reasoning: str = ""
+    calls: list[ToolCall] = field(default_factory=list)
 
 
 def joined(pieces: Sequence[Piece]) -> Piece:
     """Return all pieces of a text as one."""
     tokens = [token for piece in pieces for token in piece.tokens]
     logs = [log for piece in pieces for log in piece.logs]
-    return Piece("".join([piece.text for piece in pieces]), tokens, logs, pieces[-1].reason)
+    calls = [call for piece in pieces for call in piece.calls]
+    text, reasoning = ("".join([getattr(piece, name) for piece in pieces]) for name in ("text", "reasoning"))
+    return Piece(text, tokens, logs, pieces[-1].reason, reasoning, calls)
 
 
 class Answer:
@@ -46,7 +54,7 @@ class Answer:
         }
         self._begun = set[int]()  # choices whose first part was written
         self._lengths = dict[int, int]()  # characters of choices
-        self._calls = dict[int, str]()  # ids of calls of tools
+        self._calls = dict[int, int]()  # calls of tools that choices have made
 
     def whole(self, choices: Sequence[Choice], texts: Sequence[Piece]) -> dict[str, Any]:
         """Return the answer with all texts."""
@@ -59,7 +67,8 @@ class Answer:
         """Return an event with a part of a text, None if it would tell nothing."""
         is_first = choice.index not in self._begun
         self._begun.add(choice.index)
-        if not (is_first or piece.text or piece.reason or self._request.logprobs):
+        told = piece.text or piece.reasoning or piece.calls or piece.reason
+        if not (is_first or told or self._request.logprobs):
             return None
         entry = self._delta(choice, piece, is_first) if self._chat else self._completion(choice, piece)
         document = {**self._document(self._stream_kind), "choices": [entry]}
@@ -85,26 +94,37 @@ class Answer:
 
     def _message(self, choice: Choice, text: Piece) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": text.text, "refusal": None}
+        if text.reasoning:
+            message["reasoning_content"] = text.reasoning
         if self._request.function is not None:
-            message |= {"content": None, "tool_calls": [self._call(choice, text.text, True)]}
+            message |= {"content": None, "tool_calls": [_call(self._request.function, text.text)]}
+        elif text.calls:
+            message |= {"content": text.text or None, "tool_calls": self._made(choice, text)}
         return self._entry(choice, {"message": message}, text)
 
     def _delta(self, choice: Choice, piece: Piece, is_first: bool) -> dict[str, Any]:
         delta: dict[str, Any] = {"role": "assistant"} if is_first else {}
         if self._request.function is not None:
             if is_first or piece.text:
-                call = {"index": 0, **self._call(choice, piece.text, is_first)}
-                delta |= {"tool_calls": [call], **({"content": None} if is_first else {})}
-        elif is_first or piece.text:
+                call = _call(self._request.function, piece.text)
+                further = {"function": {"arguments": piece.text}}
+                delta |= {"tool_calls": [{"index": 0, **(call if is_first else further)}]}
+                delta |= {"content": None} if is_first else {}
+            return self._entry(choice, {"delta": delta}, piece)
+        if is_first or piece.text:
             delta["content"] = piece.text
+        if piece.reasoning:
+            delta["reasoning_content"] = piece.reasoning
+        if piece.calls:
+            begin = self._calls.get(choice.index, 0)
+            made = self._made(choice, piece)
+            delta["tool_calls"] = [{"index": begin + number, **call} for number, call in enumerate(made)]
         return self._entry(choice, {"delta": delta}, piece)
 
-    def _call(self, choice: Choice, arguments: str, is_first: bool) -> dict[str, Any]:
-        """Return a call of a tool, or a further part of its arguments."""
-        if not is_first:
-            return {"function": {"arguments": arguments}}
-        function = {"name": self._request.function, "arguments": arguments}
-        return {"id": f"call_{secrets.token_hex(12)}", "type": "function", "function": function}
+    def _made(self, choice: Choice, piece: Piece) -> list[dict[str, Any]]:
+        """Return the calls of tools in a part of a text, and count them."""
+        self._calls[choice.index] = self._calls.get(choice.index, 0) + len(piece.calls)
+        return [_call(call.name, call.arguments) for call in piece.calls]
 
     def _completion(self, choice: Choice, piece: Piece) -> dict[str, Any]:
         entry = self._entry(choice, {"text": piece.text}, piece)
@@ -115,7 +135,8 @@ class Answer:
         logprobs = None
         if self._request.logprobs:
             logprobs = self._chat_logs(piece) if self._chat else self._completion_logs(choice, piece)
-        reason = self._request.end if piece.reason == "stop" else piece.reason
+        end = "tool_calls" if self._calls.get(choice.index) else self._request.end
+        reason = end if piece.reason == "stop" else piece.reason
         return {"index": choice.index, **fields, "logprobs": logprobs, "finish_reason": reason}
 
     def _chat_logs(self, piece: Piece) -> dict[str, Any]:
@@ -134,6 +155,12 @@ class Answer:
             length += len(text)
         tops = [{text: log} for text, log in zip(texts, piece.logs)]
         return {"tokens": texts, "token_logprobs": piece.logs, "top_logprobs": tops, "text_offset": offsets}
+
+
+def _call(name: str, arguments: str) -> dict[str, Any]:
+    """Return a call of a tool. ``arguments`` may be the begin of a JSON text."""
+    function = {"name": name, "arguments": arguments}
+    return {"id": f"call_{secrets.token_hex(12)}", "type": "function", "function": function}
 
 
 def embeddings(request: RetrievalRequest, vectors: Sequence[Any], tokens: int) -> bytes:

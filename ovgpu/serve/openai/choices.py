@@ -6,6 +6,7 @@ from ovgpu.genai.enums import GenerationFinishReason, StreamingStatus
 from ovgpu.genai.texts import Generation
 from ovgpu.genai.tokenizer import Tokenizer
 from ovgpu.serve.openai.answers import Piece
+from ovgpu.serve.openai.message_parser import MessageParser
 from ovgpu.serve.openai.pieces import Pieces, StopStrings
 
 REASONS = {
@@ -20,12 +21,18 @@ class Choice:
     """A text of a request. Its tokens are read while a thread generates them."""
 
     def __init__(
-        self, index: int, generation: Generation, tokenizer: Tokenizer, before: str, stops: StopStrings
+        self,
+        index: int,
+        generation: Generation,
+        tokenizer: Tokenizer,
+        before: str,
+        stops: StopStrings,
+        parser: MessageParser | None = None,
     ) -> None:
-        """``before`` is written before the text."""
+        """``before`` is written before the text, and ``parser`` finds the parts of a message in it."""
         self.index, self.generation, self.reason = index, generation, ""
         self.tokens = 0  # that were read
-        self._pieces, self._stops, self._before = Pieces(tokenizer), stops, before
+        self._pieces, self._stops, self._before, self._parser = Pieces(tokenizer), stops, before, parser
 
     def read(self) -> Piece | None:
         """Return what was not read, None if there is nothing. Raises: the error of a generation that failed."""
@@ -54,7 +61,16 @@ class Choice:
         elif ended:
             self.reason = REASONS[text.reason or GenerationFinishReason.NONE]
         piece.reason = self.reason or None
+        if self._parser is not None:
+            self._parse(piece, self._parser)
         return piece if piece.text or piece.tokens or piece.reason else None
+
+    def _parse(self, piece: Piece, parser: MessageParser) -> None:
+        """Split the text of a piece into parts of a message."""
+        parts = [parser.add(piece.text), *([parser.end()] if piece.reason else ())]
+        piece.text = "".join([part.text for part in parts])
+        piece.reasoning = "".join([part.reasoning for part in parts])
+        piece.calls = [call for part in parts for call in part.calls]
 
     def cancel(self) -> None:
         """End the generation at the next step."""

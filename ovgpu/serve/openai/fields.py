@@ -35,7 +35,7 @@ CHAT = {
     "max_completion_tokens": "another name of `max_tokens`",
     "logprobs": "of the chosen tokens",
     "top_logprobs": "0 or 1: only the chosen token is known",
-    "tools": "for the chat template. An answer is not searched for calls: they are in its text, unless one is forced",
+    "tools": "for the chat template; calls in an answer are found in the format of the template, see below",
     "tool_choice": "`none`, `auto`, a function, or `required` with one tool; a forced call needs llguidance",
     "chat_template_kwargs": "further variables of the chat template",
     "reasoning_effort": "a variable of the chat template",
@@ -48,6 +48,18 @@ COMPLETIONS = {
     "logprobs": "0 or 1: only the chosen token is known",
 }
 """Fields of completions."""
+
+SPEECH = {
+    "file": "WAV, FLAC, Ogg, MP3 and others that libsndfile reads, of up to an hour; any sampling rate",
+    "model": "",
+    "language": "by default, the model detects it",
+    "prompt": "",
+    "temperature": "from 0 (the default) to 1",
+    "response_format": "`json`, `text`, `srt`, `vtt`, `verbose_json`, whose segments have texts and times",
+    "timestamp_granularities[]": "`segment`, `word`; with `verbose_json`",
+    "stream": "events `transcript.text.delta` and `transcript.text.done`; with `json`",
+}
+"""Fields of forms with speech. Others are ignored, but for ``include[]``, which is an error."""
 
 IGNORED = (
     "metadata",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from itertools import count
 from typing import Any
 
@@ -14,7 +15,8 @@ from starlette.types import Message, Receive, Scope, Send
 from ovgpu.serve.calls import Call
 from ovgpu.serve.disconnects import while_connected
 from ovgpu.serve.errors import Status
-from ovgpu.serve.openai.routes import INTERFACE, Handler, OpenAI
+from ovgpu.serve.openai.routes import UPLOADS, Handler, OpenAI, ReadUpload
+from ovgpu.serve.openai.running import INTERFACE
 
 Endpoint = tuple[str, str]
 """Verb and path of a route."""
@@ -51,35 +53,44 @@ class Senders:
 
 
 class Forwarding(OpenAI):
-    """Handlers of a front end, which pass all calls on. ``read_body`` returns the bytes of a body."""
+    """Handlers of a front end, which pass all calls on. ``read_body`` returns the bytes of JSON."""
 
     def __init__(
         self,
         service: Any,
         check_access: Callable[[Request, str], None],
         read_body: Callable[[Request], Awaitable[Any]],
+        read_upload: ReadUpload,
         forward: Forward,
         senders: Senders,
     ) -> None:
-        super().__init__(service, check_access, read_body)
+        super().__init__(service, check_access, read_body, read_upload)
         self.forward, self.senders = forward, senders
-        self.endpoints = {key: (method, self._passing(key)) for key, (method, _) in self.endpoints.items()}
+        self.endpoints = {key: (method, self._passing(key, method)) for key, (method, _) in self.endpoints.items()}
 
-    def _passing(self, endpoint: Endpoint) -> Handler:
+    def _passing(self, endpoint: Endpoint, method: str) -> Handler:
         async def handler(request: Request, call: Call) -> Response:
-            body = await self._read_json(request) if request.method == "POST" else b""
-            return _Forwarded(self, endpoint, request, body, call)
+            with ExitStack() as stack:
+                body: Any = b""
+                if method in UPLOADS:
+                    body, free = await self._read_upload(request)
+                    stack.callback(free)
+                elif request.method == "POST":
+                    body = await self._read_json(request)
+                return _Forwarded(self, endpoint, request, bytes(body), call, stack.pop_all())
 
         return handler
 
 
 class _Forwarded(Response):
-    """Response that another process writes. If the client disconnects, it is cancelled there."""
+    """Response that another process writes. If the client disconnects, it ends. It closes ``held`` at its end."""
 
-    def __init__(self, openai: Forwarding, endpoint: Endpoint, request: Request, body: Any, call: Call) -> None:
+    def __init__(
+        self, openai: Forwarding, endpoint: Endpoint, request: Request, body: bytes, call: Call, held: ExitStack
+    ) -> None:
         super().__init__()
         self._openai, self._endpoint, self._request, self._body, self._call = openai, endpoint, request, body, call
-        self._begun = False
+        self._held, self._begun = held, False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         call, openai = self._call, self._openai
@@ -93,7 +104,8 @@ class _Forwarded(Response):
 
         number = openai.senders.add(sending)
         try:
-            work = openai.forward(number, self._endpoint, self._request.path_params, self._body)
+            kind = self._request.headers.get("content-type", "")
+            work = openai.forward(number, self._endpoint, self._request.path_params, self._body, kind)
             call.model, call.version, status, call.error = await while_connected(self._request, work)
             call.status = Status[status]
         except Exception as error:
@@ -102,12 +114,16 @@ class _Forwarded(Response):
                 await failure(scope, receive, send)
         finally:
             openai.senders.remove(number)
+            self._held.close()
 
 
 async def answer(
-    openai: OpenAI, send: Send, endpoint: Endpoint, parameters: dict[str, str], body: bytes
+    openai: OpenAI, send: Send, endpoint: Endpoint, parameters: dict[str, str], body: bytes, kind: str
 ) -> tuple[str, str, str, str]:
-    """Answer a call by messages of ASGI. Return what the access log has of it: model, version, status and error."""
+    """Answer a call, whose body has the content type ``kind``, by messages of ASGI.
+
+    Return what the access log has of it: model, version, status and error.
+    """
     method, handler = openai.endpoints[endpoint]
     call, messages = Call(INTERFACE, method, ""), iter([{"type": "http.request", "body": body}])
 
@@ -118,7 +134,8 @@ async def answer(
         return await never  # the front end cancels the call if its client disconnects
 
     verb, path = endpoint
-    scope = {"type": "http", "method": verb, "path": path, "headers": [], "path_params": parameters}
+    headers = [(b"content-type", kind.encode("latin-1"))]
+    scope = {"type": "http", "method": verb, "path": path, "headers": headers, "path_params": parameters}
     response = await openai.response(Request(scope, receive), call, method, handler)
     await response(scope, receive, send)
     return call.model, call.version, call.status.name, call.error

@@ -1,8 +1,12 @@
-"""Models of OpenAI's protocol."""
+"""Models of OpenAI's protocol, and its methods that run them."""
 
 from __future__ import annotations
 
 from typing import Any
+
+METHODS = ("ChatCompletions", "Completions", "Embeddings", "Rerank", "Transcriptions", "Translations")
+CHATS, COMPLETIONS, EMBEDDINGS, RERANK, TRANSCRIPTIONS, TRANSLATIONS = METHODS
+"""Names of methods in logs and metrics."""
 
 
 def model_of(name: str, created: float) -> dict[str, Any]:

@@ -66,7 +66,7 @@ class StopStrings:
             place, stop = min(places, key=lambda found: (found[0], len(found[1])))
             self.found, self._waiting = True, ""
             return text[: place + len(stop) * self._include]
-        wait = max((_overlap(text, stop) for stop in self._stops), default=0)
+        wait = max((overlap(text, stop) for stop in self._stops), default=0)
         self._waiting = text[len(text) - wait :]
         return text[: len(text) - wait]
 
@@ -76,7 +76,7 @@ class StopStrings:
         return waiting
 
 
-def _overlap(text: str, stop: str) -> int:
-    """Return how many characters at the end of a text are the beginning of a stop string."""
+def overlap(text: str, stop: str) -> int:
+    """Return how many characters at the end of a text are the beginning of a stop string, but not all of it."""
     longest = min(len(text), len(stop) - 1)
     return next((count for count in range(longest, 0, -1) if text.endswith(stop[:count])), 0)

@@ -40,13 +40,12 @@ class RetrievalEngine(Engine):
             fields["pooling_type"] = _pooling(fields["pooling_type"])
         self._pipeline = kind(folder, options.device, **fields, **options.properties)
         self._pool = ThreadPoolExecutor(1, "ovgpu-retrieval")
-        self._submitted = 0
+        self._submitted = set[Future[Rows]]()  # that have not ended
         self.description = f"{task} of up to {options.max_batch_size} texts at a time"
 
     def rows(self, texts: Sequence[str], query: str | None) -> Future[Rows]:
         """Submit up to ``max_batch_size`` texts. Return the future of a vector of each, or its score for a query."""
         submitted = time.perf_counter()
-        self._submitted += 1
 
         def run() -> Rows:
             started = time.perf_counter()
@@ -56,15 +55,13 @@ class RetrievalEngine(Engine):
             return found
 
         future = self._pool.submit(run)
-        future.add_done_callback(self._ended)
+        self._submitted.add(future)
+        future.add_done_callback(self._submitted.discard)
         return future
-
-    def _ended(self, future: Future[Rows]) -> None:
-        self._submitted -= 1
 
     @property
     def waiting(self) -> int:
-        return max(self._submitted - 1, 0)
+        return max(len(self._submitted) - 1, 0)
 
     def memory(self) -> dict[str, int]:
         return {}

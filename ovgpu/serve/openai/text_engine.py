@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -33,8 +34,10 @@ from ovgpu.serve.openai.choices import Choice
 from ovgpu.serve.openai.errors import FieldError
 from ovgpu.serve.openai.files import GENERATION
 from ovgpu.serve.openai.measurements import TextMeasurements
+from ovgpu.serve.openai.message_parser import CLOSE, OPEN, MessageParser
 from ovgpu.serve.openai.pieces import StopStrings
 from ovgpu.serve.openai.requests import Chat, Prompt, TextRequest
+from ovgpu.serve.openai.tool_formats import FORMATS, ToolFormat, format_of
 
 MAX_WAITING = 1024  # texts
 DEFAULT_TOKENS, MOST_TOKENS = 4096, 1 << 17  # of a text, for a model whose config.json has no limit
@@ -55,6 +58,10 @@ SINGLE: dict[str, Any] = {
 }
 """Fields of generation_config.json that do not count here: each choice is one text without an assistant."""
 
+NO_PARSER = "none"
+PARSERS: dict[str, Collection[Any]] = {"tool_parser": FORMATS, "reasoning_parser": ("qwen3",)}
+"""Settings of messages, and their values beside `NO_PARSER`."""
+
 
 class TextEngine(Engine):
     """Model of a folder with its tokenizer, whose texts run side by side."""
@@ -69,14 +76,15 @@ class TextEngine(Engine):
         self._pipeline = _Pipeline(Tokenizer(folder), config, self._decoder)
         self.tokenizer = self._pipeline.get_tokenizer()
         self.context = _context(folder)
+        self._reasons, self._tools = _message_formats(options.pipeline, self.tokenizer.chat_template)
         limits = _scheduler(options).limits(self._decoder)
-        self._engine, self._observer = GenerationEngine(self._decoder, limits), observer
+        self._engine = GenerationEngine(self._decoder, limits)
         self._compiled = self._decoder.chooser(penalties=False).compiled
         self._bytes: dict[int, bytes] | None = None
         self.measured = TextMeasurements()
         self.max_batch_size = limits.texts
         self.description = f"texts: up to {limits.texts} side by side on {devices_of(self._compiled)}"
-        self._thread = EngineThread(self._engine, limits.texts + MAX_WAITING, self._observe)
+        self._thread = EngineThread(self._engine, limits.texts + MAX_WAITING, partial(_observe, observer))
 
     # ---- texts
 
@@ -89,7 +97,12 @@ class TextEngine(Engine):
         if request.logprobs:
             self.bytes_of(0)  # read here, as it takes long
         stops = (*request.stops, *self._pipeline.get_generation_config().stop_strings)
-        prompts = [self._chat(request.chat)] if request.chat else [self._tokens(prompt) for prompt in request.prompts]
+        chat = None if request.chat is None else self._chat(request.chat)
+        prompts = (
+            [self._tokens(prompt) for prompt in request.prompts]
+            if chat is None
+            else [self._encoded(chat, add_special_tokens=False)]
+        )
         seeds = count(secrets.randbits(32) if request.seed is None else request.seed)
         found: list[Choice] = []
         for i, prompt in enumerate(prompts):
@@ -99,7 +112,8 @@ class TextEngine(Engine):
                 limited.rng_seed = next(seeds) & 0xFFFFFFFF
                 generation = self._pipeline.generation(prompt, limited.copy(), request.logit_bias)
                 own = StopStrings(stops, request.include_stop)
-                found.append(Choice(len(found), generation, self.tokenizer, before, own))
+                parser = None if chat is None else self._parser(request, chat)
+                found.append(Choice(len(found), generation, self.tokenizer, before, own, parser))
         return found
 
     def start(self, choices: Sequence[Choice], on_change: Callable[[], None]) -> None:
@@ -147,12 +161,22 @@ class TextEngine(Engine):
         limited.validate()
         return limited
 
-    def _chat(self, chat: Chat) -> list[int]:
+    def _chat(self, chat: Chat) -> str:
+        """Return the prompt of a chat."""
         history = ChatHistory(chat.messages)
-        text = self.tokenizer.apply_chat_template(
+        text: str = self.tokenizer.apply_chat_template(
             history, add_generation_prompt=True, tools=chat.tools, extra_context=chat.variables
         )
-        return self._encoded(text, add_special_tokens=False)
+        return text
+
+    def _parser(self, request: TextRequest, prompt: str) -> MessageParser | None:
+        """Return the parser of a message; None for one that follows a schema, and thus has no other parts."""
+        assert request.chat is not None
+        if request.schema is not None:
+            return None
+        begun = self._reasons and prompt.rstrip().endswith(OPEN)
+        functions = {tool["function"]["name"]: tool["function"].get("parameters", {}) for tool in request.chat.tools}
+        return MessageParser(self._tools, functions, self._reasons, begun)
 
     def _tokens(self, prompt: Prompt) -> list[int]:
         if isinstance(prompt, str):
@@ -175,10 +199,6 @@ class TextEngine(Engine):
             raise FieldError(name, f"'{name}' has the token {token}, and the model {self._decoder.vocabulary} tokens")
 
     # ---- measurements
-
-    def _observe(self, usage: Usage, seconds: float) -> None:
-        if usage.advanced:
-            self._observer(BatchRun(usage.advanced, usage.advanced, (), seconds))
 
     @property
     def cache_usage(self) -> float | None:
@@ -240,6 +260,27 @@ class _Pipeline(GenerationPipeline):
         if sampling_of(config).penalises:
             self._decoder.chooser(penalties=True)  # compiled here, so that no other text waits for it
         return generation
+
+
+def _observe(observer: Observer, usage: Usage, seconds: float) -> None:
+    """Report a step. No method: it would keep a model that is replaced until the garbage is collected."""
+    if usage.advanced:
+        observer(BatchRun(usage.advanced, usage.advanced, (), seconds))
+
+
+def _message_formats(settings: Mapping[str, Any], template: str) -> tuple[bool, ToolFormat | None]:
+    """Return whether texts may have reasoning, and the format of calls of tools in them; see README.md.
+
+    Raises: Error for settings that are not valid.
+    """
+    for name, value in settings.items():
+        if name not in PARSERS:
+            raise Error(f"pipeline has no setting {name}, only {', '.join(PARSERS)}")
+        if value not in (NO_PARSER, *PARSERS[name]):
+            raise Error(f"{name} is {value!r}, not one of {', '.join(PARSERS[name])} and {NO_PARSER}")
+    reasons = settings.get("reasoning_parser", "qwen3" if CLOSE in template else NO_PARSER) != NO_PARSER
+    tools = settings.get("tool_parser")
+    return reasons, format_of(template) if tools is None else FORMATS.get(tools)
 
 
 def _scheduler(options: EngineOptions) -> SchedulerConfig:

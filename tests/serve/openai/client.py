@@ -42,6 +42,21 @@ def answer(server: Serving, path: str, body: Any = None, **headers: str) -> tupl
     return response.status, found, response.headers
 
 
+def form(file: bytes | None, **fields: str | list[str]) -> tuple[bytes, dict[str, str]]:
+    """Return the body of a form with fields and a file, and its headers. Names in `fields` may end with ``[]``."""
+    boundary = "a-boundary"
+    begin = f"--{boundary}\r\nContent-Disposition: form-data; name="
+    parts = [
+        f'{begin}"{name}"\r\n\r\n{value}\r\n'.encode()
+        for name, values in fields.items()
+        for value in ([values] if isinstance(values, str) else values)
+    ]
+    if file is not None:
+        parts.append(f'{begin}"file"; filename="speech"\r\n\r\n'.encode() + file + b"\r\n")
+    body = b"".join(parts) + f"--{boundary}--\r\n".encode()
+    return body, {"content-type": f"multipart/form-data; boundary={boundary}"}
+
+
 def texts(server: Serving, path: str, body: Any) -> list[str]:
     """Return the texts of the choices of an answer."""
     status, found = call(server, path, body)

@@ -6,7 +6,7 @@ import json
 import sys
 from pathlib import Path
 
-from ovgpu.serve.openai.fields import BOTH, CHAT, COMPLETIONS, IGNORED, REFUSED
+from ovgpu.serve.openai.fields import BOTH, CHAT, COMPLETIONS, IGNORED, REFUSED, SPEECH
 
 PAGE = Path(__file__).parents[3] / "ovgpu" / "serve" / "openai" / "README.md"
 BEGIN, END = "<!-- begin: written by `python -m tests.serve.openai.table --write` -->", "<!-- end -->"
@@ -14,7 +14,7 @@ BEGIN, END = "<!-- begin: written by `python -m tests.serve.openai.table --write
 
 def table() -> str:
     """Return the table."""
-    groups = {"both": BOTH, "chat/completions": CHAT, "completions": COMPLETIONS}
+    groups = {"both": BOTH, "chat/completions": CHAT, "completions": COMPLETIONS, "audio": SPEECH}
     rows = [
         f"| `{name}` | {endpoint} | same{'; ' * bool(text)}{text} |"
         for endpoint, fields in groups.items()
@@ -24,6 +24,8 @@ def table() -> str:
     for name, neutral in REFUSED.items():
         kept = f", but for `{json.dumps(neutral[0])}`" if neutral else ""
         rows.append(f"| `{name}` | both | error (400){kept} |")
+    rows.append("| `include[]` | audio | error (400) |")
+    rows.append("| unknown fields | audio | ignored |")
     return "\n".join(["| Field | Endpoint | Handling |", "| --- | --- | --- |", *rows])
 
 

@@ -10,10 +10,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 
 from ovgpu.genai.engine import Engine
+from ovgpu.serve.openai.answers import Answer
 from ovgpu.serve.openai.text_engine import TextEngine
 from tests.harness.servers.serving import SECONDS, Serving, serving
 from tests.serve.openai.client import (
@@ -75,6 +77,25 @@ def test_a_request_that_is_closed(server: Serving, gate: Gate) -> None:
         wait(lambda: in_flight(server) == 0)
         gate.allow(3)
         wait(lambda: len(engine._thread) == 0)
+
+
+def test_a_connection_that_ends_between_events(
+    server: Serving, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its texts end. What is written before the protocol knows is dropped, and is no failure: uvloop raises for it."""
+    engine, part, aborted = engine_of(server), Answer.part, list[Any]()
+
+    def aborting(self: Answer, choice: Any, piece: Any) -> Any:
+        for connection in server.server._interfaces._http.server_state.connections if choice.index == 1 else ():
+            connection.transport.abort()
+            connection.cycle.transport = Mock(write=Mock(side_effect=RuntimeError("the handler is closed")))
+            aborted.append(connection)
+        return part(self, choice, piece)
+
+    monkeypatch.setattr(Answer, "part", aborting)
+    with Stream(server, COMPLETIONS, completion("a", max_tokens=200, n=4)):
+        wait(lambda: bool(aborted) and in_flight(server) == 0 and len(engine._thread) == 0)
+    assert engine._engine.blocks == 0 and [record for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 def test_a_slow_reader(server: Serving) -> None:

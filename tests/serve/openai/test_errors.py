@@ -9,6 +9,9 @@ import pytest
 
 from ovgpu.serve.openai.fields import BOTH, CHAT, IGNORED, REFUSED
 from ovgpu.serve.openai.fields import COMPLETIONS as OF_COMPLETIONS
+from ovgpu.serve.openai.models import METHODS
+from ovgpu.serve.openai.routes import OpenAI
+from ovgpu.serve.tokens import INFERRING
 from tests.harness.servers.serving import Serving, serving
 from tests.serve.openai.client import CHATS, COMPLETIONS, EXACT, call, chat, completion, texts
 
@@ -139,6 +142,12 @@ def test_tokens_and_limits(folder: Path, tmp_path: Path) -> None:
         large = completion("a" * (1 << 20))
         status, found = call(server, COMPLETIONS, large, Authorization=f"Bearer {TOKENS[0]}")
         assert status == 413 and found["error"]["type"] == "invalid_request_error"
+
+
+def test_all_methods_that_run_models_need_a_token_for_that() -> None:
+    nothing: Any = None
+    endpoints = OpenAI(nothing, nothing, nothing, nothing).endpoints
+    assert {method for (verb, _), (method, _) in endpoints.items() if verb == "POST"} == {*METHODS} < INFERRING
 
 
 def test_table() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 import shutil
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.genai.generation_cases import make_folder
 from tests.harness.servers.serving import Serving, serving, write
 from tests.serve.openai.client import CHATS, COMPLETIONS, EXACT, answer, call, chat, completion, texts
+from tests.serve.openai.test_connections import wait
 from tests.serve.test_inference import affine
 
 
@@ -71,6 +74,21 @@ def test_changed_files(repository: Path) -> None:
         configuration.write_text(json.dumps({"eos_token_id": 2, "max_new_tokens": 3}))
         assert call(server, "/v1/config/reload", {})[0] == 201
         assert call(server, CHATS, chat(max_tokens=None))[1]["usage"]["completion_tokens"] == 3
+
+
+def test_a_model_that_is_replaced_is_freed(repository: Path) -> None:
+    """Its memory does not wait for the garbage collector."""
+    with serving(repository, engine={"properties": EXACT}, poll_seconds=0.0) as server:
+        assert server.server.service is not None
+        models = server.server.service.models
+        texts(server, COMPLETIONS, completion(["a", "b"]))
+        engine = weakref.ref(models.current["llama"].engine)
+        gc.disable()
+        try:
+            assert call(server, "/v2/repository/models/llama/load", {}) == (200, {})
+            wait(lambda: engine() is None)
+        finally:
+            gc.enable()
 
 
 def test_settings(repository: Path) -> None:
