@@ -143,7 +143,8 @@ class PagedRequest(BatchRequest):
         held = self._held.copy()
         for row, (pages, length) in zip(rows, step.appended):
             held[row] = Tokens(pages, length + step.new_tokens)
-        self._hold(held, ())
+        self._held = held
+        self.pools.commit(())
         return outputs
 
     def infer_alone(self, inputs: Sequence[Any]) -> OVDict:

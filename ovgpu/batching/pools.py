@@ -63,11 +63,12 @@ class Pools:
 
     def join(self, holder: Holder, caches: list[PooledCache], types: tuple[Type, ...]) -> None:
         """Add a request with these caches. Raise Error if those of others differ, except in their types."""
-        if not self._caches:
-            self._caches, self.types = caches, types
-        elif self._caches != caches:
-            raise Error("the KV caches differ from those of the requests that have the pools")
-        self._holders.add(holder)
+        with self.lock:
+            if not self._caches:
+                self._caches, self.types = caches, types
+            elif self._caches != caches:
+                raise Error("the KV caches differ from those of the requests that have the pools")
+            self._holders.add(holder)
 
     @property
     def arrays(self) -> list[Array]:

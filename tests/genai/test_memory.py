@@ -7,7 +7,6 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-import numpy as np
 import pytest
 
 import ovgpu
@@ -103,12 +102,17 @@ def test_forms_share_the_limit(decoder: Decoder) -> None:
     assert engine.blocks == 6 and engine.used_blocks == 0
 
 
-def test_bytes_of_a_token(decoders: Decoders) -> None:
-    """They are those of the stored type."""
-    decoder = decoders("card", INFERENCE_PRECISION_HINT="f16")
+@pytest.mark.parametrize(
+    "device, properties, size",
+    [("card", {"INFERENCE_PRECISION_HINT": "f16"}, 8 * 2), ("CPU", {"KV_CACHE_PRECISION": "u8"}, 8 + 8)],
+    ids=["f16", "u8"],
+)
+def test_bytes_of_a_token(device: str, properties: dict[str, str], size: int, decoders: Decoders) -> None:
+    """They are those of the stored type, of which a key of 8 numbers takes ``size``; u8 has 8 bytes of parameters."""
+    decoder = decoders(device, **properties)
     run(Engine(decoder, Limits(blocks=3)), generation(PROMPT, 2))
-    assert {pool.dtype for pool in pools_of(decoder).arrays} == {np.dtype(np.float16)}
-    assert sum(pool.nbytes for pool in pools_of(decoder).arrays) == 4 * 16 * decoder.bytes_per_token == 4 * 16 * 128
+    assert decoder.bytes_per_token == 2 * 2 * 2 * size
+    assert sum(pool.nbytes for pool in pools_of(decoder).arrays) == 4 * 16 * decoder.bytes_per_token
 
 
 @pytest.mark.parametrize("device", ["CPU", "card"])
