@@ -82,7 +82,7 @@ def test_a_step_is_one_graph(config: dict[str, str], same: str, emulated: str) -
 
 def test_a_step_reads_half_the_bytes(emulated: str) -> None:
     """With u8, attention reads D + 8 bytes of a key in place of 2 D."""
-    head, steps = 64, 20
+    head, steps = 64, 6
     model = ov.Core().read_model(*llama(1, Sizes(1, 2 * head, 2, 32, 50, 64)).ir)
     read, kernels = {}, {}
     for cache in ("f16", "u8"):
@@ -99,6 +99,7 @@ def test_a_step_reads_half_the_bytes(emulated: str) -> None:
 # ---- as in OpenVINO
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("name", ["llama", "gpt2", "qwen3", "mistral", "gemma2"])
 @pytest.mark.parametrize("cache", ["u8", "f16"])
 def test_logits_are_those_of_openvino(cache: str, name: str) -> None:
