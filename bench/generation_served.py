@@ -33,10 +33,10 @@ import engines
 import generation_load
 import numpy as np
 
-from tests.genai.make_tokenizer import FOLDER
 from tests.harness.ir import Net
 
 MODEL = "llama_125m"
+TOKENIZER = engines.ROOT / "tests" / "genai" / "data" / "tokenizer"
 SETTINGS = {"prompt": (32, 256), "new": (16, 48), "vocabulary": 32000}
 REQUESTS = {1: 1, 4: 4, 16: 16}  # of a closed loop, by how many run at a time
 OPEN_REQUESTS = 12
@@ -49,7 +49,7 @@ COLUMNS = ("tokens_per_second", "ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", 
 
 def folder_of(model: Path, folder: Path) -> Path:
     """Write the folder of a pipeline into an empty one: the model, with a tokenizer, which tokens do not need."""
-    shutil.copytree(FOLDER, folder, dirs_exist_ok=True)
+    shutil.copytree(TOKENIZER, folder, dirs_exist_ok=True)
     for suffix in ("xml", "bin"):
         (folder / f"openvino_model.{suffix}").symlink_to((model / f"model.{suffix}").resolve())
     (folder / "config.json").write_text(json.dumps({"max_position_embeddings": 2048, "eos_token_id": 2}))

@@ -45,7 +45,7 @@ def test_panels(
 
 
 def test_other_products_are_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of one row, of f64, and where BLAS packs all matrices."""
+    """Products of one row, of f64, and those on hosts where BLAS packs all matrices."""
     calls = list[Any]()
     for limit, rows, kind in ((1_000_000, 1, np.float32), (1_000_000, 16, np.float64), (0, 16, np.float32)):
         monkeypatch.setattr(matmul, "MAX_UNPACKED_PRODUCTS", limit)
