@@ -78,9 +78,9 @@ def generation(prompt: int, fields: int, streamer: Any = None) -> Generation:
 
 @cache
 def alone(prompt: int, fields: int) -> list[tuple[list[int], Any]]:
-    """Return the texts of a prompt that runs alone on the CPU, and why they end."""
+    """Return the texts of a prompt that runs alone on the CPU, without batches and pages, and why they end."""
     engine, one = Engine(decoder_of("CPU")), generation(prompt, fields)
-    engine.add([one], len(one.texts) == 1 and not one.config.is_beam_search())
+    engine.add([one], alone=True)
     while engine.is_busy:
         engine.step()
     return [(text.tokens, text.reason) for text in one.texts]
