@@ -1,4 +1,4 @@
-"""How well estimates agree with times measured on an H100, and the constants that fit best.
+"""Comparison of estimates with times measured on an H100, and the constants that fit best.
 
     python -m bench.kernels.calibration
 
