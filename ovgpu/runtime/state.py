@@ -114,7 +114,8 @@ class Variable:
         """Return the shape that users see of a value of this shape."""
         extents = list(shape)
         if self.info.is_quantized:
-            extents[-1] = int(str(extents[-1])) - PARAMETER_BYTES
+            last = extents[-1]  # an integer, or a static Dimension
+            extents[-1] = (last if isinstance(last, int) else last.get_length()) - PARAMETER_BYTES
         return extents
 
     def accept(self, value: Array) -> Array:
