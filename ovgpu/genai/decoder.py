@@ -147,10 +147,10 @@ def _lead(port: Output) -> list[int]:
 
 @dataclass(frozen=True, eq=False)
 class Chooser:
-    """A form of a decoder: with a batch of one, it chooses tokens; with any batch, it ranks candidates for them.
+    """A compiled form of a decoder. ``output`` is the index of the first of its own outputs.
 
-    ``output`` is the index of its output with the tokens, before that with their log probabilities; or of that with the
-    log probabilities of candidates, before that with these, unless all tokens are candidates.
+    `Decoder.chooser` has the tokens there, and then their log probabilities. `Decoder.ranker` has the log probabilities
+    of candidates, and then the candidates, unless these are all tokens.
     """
 
     compiled: CompiledModel
@@ -232,6 +232,7 @@ class Decoder:
                 compiled = self._compile(model)
                 ranker = Chooser(compiled, output, compiled.create_infer_request())
                 if self._batcher_of(ranker) is None and "beam_idx" not in port_names(model.inputs):
+                    del self._batchers[ranker]
                     raise Error("beam search needs a model with the input beam_idx, which reorders its rows")
                 self._rankers[count] = ranker
             return self._rankers[count]
