@@ -286,7 +286,7 @@ def _message_formats(settings: Mapping[str, Any], template: str) -> tuple[bool, 
 def _scheduler(options: EngineOptions) -> SchedulerConfig:
     """Return the limits of texts that run side by side. Raises: Error for settings that are not valid."""
     config = SchedulerConfig()
-    config.max_num_seqs = options.max_sequences
+    config.max_num_seqs, config.enable_prefix_caching = options.max_sequences, True  # each turn of a chat repeats it
     for name, value in options.scheduler.items():
         if name.startswith("_") or name not in SchedulerConfig._fields:
             raise Error(f"scheduler has no setting {name}, only {', '.join(SchedulerConfig._fields)}")

@@ -62,7 +62,7 @@ def test_a_stream_that_is_closed(server: Serving, gate: Gate) -> None:
     wait(lambda: in_flight(server) == 0)
     gate.allow(2)  # the thread may wait in front of one
     wait(lambda: len(engine._thread) == 0)
-    assert not engine._engine.is_busy and engine._engine.blocks == 0
+    assert not engine._engine.is_busy and engine._engine.used_blocks == 0
 
 
 def test_a_request_that_is_closed(server: Serving, gate: Gate) -> None:
@@ -95,7 +95,7 @@ def test_a_connection_that_ends_between_events(
     monkeypatch.setattr(Answer, "part", aborting)
     with Stream(server, COMPLETIONS, completion("a", max_tokens=200, n=4)):
         wait(lambda: bool(aborted) and in_flight(server) == 0 and len(engine._thread) == 0)
-    assert engine._engine.blocks == 0 and [record for record in caplog.records if record.levelname == "ERROR"] == []
+    assert engine._engine.used_blocks == 0 and [record for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 def test_a_slow_reader(server: Serving) -> None:

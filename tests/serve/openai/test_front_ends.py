@@ -40,7 +40,7 @@ def test_a_stream_that_is_closed(fronts: Serving, gate: Gate) -> None:
     wait(lambda: in_flight(fronts) == 0)
     gate.open()
     wait(lambda: len(engine._thread) == 0)
-    assert engine._engine.blocks == 0
+    assert engine._engine.used_blocks == 0
 
 
 def test_a_front_end_that_is_killed(fronts: Serving, gate: Gate) -> None:
