@@ -95,7 +95,8 @@ def test_a_connection_that_ends_between_events(
     monkeypatch.setattr(Answer, "part", aborting)
     with Stream(server, COMPLETIONS, completion("a", max_tokens=200, n=4)):
         wait(lambda: bool(aborted) and in_flight(server) == 0 and len(engine._thread) == 0)
-    assert engine._engine.used_blocks == 0 and [record for record in caplog.records if record.levelname == "ERROR"] == []
+    assert engine._engine.used_blocks == 0
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 def test_a_slow_reader(server: Serving) -> None:
