@@ -313,8 +313,12 @@ class Engine:
 
         They take random numbers in turn. If nothing could run, because blocks are missing, the plan stays as it is.
         """
-        late = {run.generation for run in [*self._waiting, *self._running] if plan.get(run) != run.left}
-        fed = {run: n - (n == run.left and run.generation in late) for run, n in plan.items()}
+        runs = [*self._waiting, *self._running]
+        late = {run.generation for run in runs if plan.get(run) != run.left}
+        lengths = [(run.generation, run.fed + run.left) for run in runs]
+        least = dict(sorted(lengths, key=lambda pair: -pair[1]))  # after an interruption, some texts are longer
+        ahead = {run for run in plan if run.fed + run.left > least[run.generation]}
+        fed = {run: n - (n == run.left and (run in ahead or run.generation in late)) for run, n in plan.items()}
         return {run: count for run, count in fed.items() if count} or plan
 
     def _longest_prefix(self, run: Run) -> tuple[Run, int] | None:
