@@ -15,7 +15,6 @@ from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
     invariant,
-    precondition,
     rule,
     run_state_machine_as_test,
 )
@@ -38,7 +37,7 @@ from tests.genai.generation_cases import model_path
 
 EXACT = {"INFERENCE_PRECISION_HINT": "f32"}
 EXAMPLES, LONG, RULES = {"CPU": 6, "card": 1}, {"CPU": 1500, "card": 60}, 25
-STEPS = 600  # in which all generations end
+MOST, STEPS = 12, 3000  # generations, and steps in which they end
 LONGEST = [1, *range(5, 45)]
 PROMPTS = [LONGEST, LONGEST[:33], [*LONGEST[:33], 9, 9], LONGEST[:17], LONGEST[:5], [7]]
 SAMPLED = {"do_sample": True, "rng_seed": 3, "top_k": 5}
@@ -106,7 +105,10 @@ class Recorder(ov_genai.StreamerBase):
 
 
 class Machine(RuleBasedStateMachine):
-    """Generations that come and go. Subclasses name the device."""
+    """Generations that come and go. Subclasses name the device.
+
+    Rules have no preconditions: where an interruption hits depends on the batcher's thread, and so does the state.
+    """
 
     device = "CPU"
 
@@ -136,7 +138,7 @@ class Machine(RuleBasedStateMachine):
     )
     def arrive(self, several: list[tuple[int, int, int]]) -> None:
         """Add generations: numbers of a prompt and of a configuration, and the call of the streamer that fails."""
-        for prompt, fields, fails in several:
+        for prompt, fields, fails in several[: MOST - len(self.arrived)]:
             new, recorder = generation(prompt, fields), None
             if new.config.is_beam_search():
                 if self.limits.blocks is not None and self.limits.blocks < BLOCKS_OF_BEAMS:
@@ -151,13 +153,11 @@ class Machine(RuleBasedStateMachine):
             self.engine.add([new])
             self.arrived.append((new, prompt, fields, recorder))
 
-    @precondition(lambda self: self.engine.is_busy)
     @rule(count=st.integers(1, 6))
     def steps(self, count: int) -> None:
         for _ in range(count):
             self.step()
 
-    @precondition(lambda self: self.engine.is_busy)
     @rule(kind=st.sampled_from(["cancel", "stop", "fail", "forget", *INTERRUPTED]), number=st.integers(0, 9))
     def disturb(self, kind: str, number: int) -> None:
         """Cancel a generation, let the logits of a text be no numbers, or interrupt a call."""
@@ -171,7 +171,7 @@ class Machine(RuleBasedStateMachine):
             self.failed |= {one for one, *_ in self.arrived if one.error is not None}
         elif kind == "forget":
             self.engine.forget()
-        else:
+        elif self.arrived:
             status = StreamingStatus.CANCEL if kind == "cancel" else StreamingStatus.STOP
             self.arrived[number % len(self.arrived)][0].status = status
 
