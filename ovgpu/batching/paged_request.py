@@ -78,7 +78,8 @@ class PagedRequest(BatchRequest):
         self._programs, self._caches = programs, programs.parts.caches
         self._axis = self._caches[0].axis
         # Inputs that only the host part reads, such as masks, are not stacked: it runs for one sequence at a time.
-        self.unstacked = frozenset(range(len(self.session.inputs))) - {*programs.read, self.batched.beams}
+        stacked = {*programs.read, *programs.fetched, self.batched.beams}  # shapes are fetched from shared inputs alone
+        self.unstacked = frozenset(range(len(self.session.inputs))) - stacked
         self._feeds = RowFeeds(programs, self.batched, sorted(self.unstacked))
         self._shapes_used = sorted(self.unstacked.intersection(programs.used))
         self._types = tuple([cache.type for cache in self._caches])
@@ -176,6 +177,7 @@ class PagedRequest(BatchRequest):
         # The device part may depend on shapes of inputs that are not stacked, and on these arrays.
         pools = self.pools.arrays
         key = [table.device, *[pair.device for pair in feeds], *pools, *[shapes[i] for i in self._shapes_used]]
+        key += [(inputs[i].tobytes(),) for i in programs.fetched if inputs[i] is not None]
         if batch.replay is not None and all(map(_equal, batch.replay[0], key)) and session.repeat(batch.replay[1]):
             return session.state
         pairs = [

@@ -24,10 +24,10 @@ Shapes = Sequence[tuple[int, ...]]
 class DecodePrograms:
     """Programs of the host part and the device part of a model, shared by its requests.
 
-    ``read`` has the indices of the inputs that the device part reads; ``used`` adds the inputs that only its shape
-    functions read. ``hosts`` has the programs of the host part by ranks and types of its inputs. Programs for decode
-    steps have layers fused into kernels for up to `MAX_APPENDED_TOKENS` tokens; those for caches in pages take any
-    number.
+    ``read`` has the indices of the inputs that the device part reads; ``used`` adds the inputs whose shapes its shape
+    functions read, and ``fetched`` has those whose values they read on the host. ``hosts`` has the programs of the host
+    part by ranks and types of its inputs. Programs for decode steps have layers fused into kernels for up to
+    `MAX_APPENDED_TOKENS` tokens; those for caches in pages take any number.
     """
 
     def __init__(self, parts: DecodeSplit, backend: Backend, target: Target) -> None:
@@ -50,6 +50,10 @@ class DecodePrograms:
             index
             for index, value in enumerate(self.device.inputs)
             if index in self.read or f"A[{value}]" in shape_functions
+        ]
+        on_host = len(self.device.values)  # number of the first input's host array, see `lowering.segments`
+        self.fetched = [
+            index for index in range(len(self.device.inputs)) if f"fetch(A[{on_host + index}])" in shape_functions
         ]
         self.shapes = _shapes([cache.shape for cache in parts.caches])
 

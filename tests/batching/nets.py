@@ -128,10 +128,11 @@ def picky() -> ov.Model:
     return model(net)
 
 
-def decoder(masked: bool = True) -> ov.Model:
+def decoder(masked: bool = True, ranked: bool = False) -> ov.Model:
     """Attention of frames [1, S, SIZE] to all frames so far, with a mask [1, past + S] of 0 and 1, as decoders have it.
 
-    The mask and positions are added to the scores; a frame also attends to those after it in the same step.
+    The mask and positions are added to the scores; a frame also attends to those after it in the same step. If
+    ``ranked``, the result has the k largest values of each frame, for an input k.
     """
     net = Net("decoder")
     x, mask = net.parameter("f32", (1, -1, SIZE), "x"), net.parameter("f32", (1, -1), "mask")
@@ -146,5 +147,8 @@ def decoder(masked: bool = True) -> ov.Model:
     bias = net.layer("Unsqueeze", "opset1", [hidden, i64(net, [1, 2])])
     given = [bias] if masked else []
     y = net.layer("ScaledDotProductAttention", "opset13", [frames, *whole, *given], {"causal": False}, name="attend")
+    if ranked:
+        k = net.parameter("i32", (), "k")
+        y = net.layer("TopK", "opset11", [y, k], {"axis": -1, "mode": "max", "sort": "value"}, outputs=2)[0]
     net.result(net.layer("Squeeze", "opset1", [y, i64(net, [1])], names=["y"]))
     return model(net)

@@ -337,6 +337,19 @@ def test_caches_are_read_as_far_as_each_sequence_goes(
         np.testing.assert_array_equal(reads.counts, wanted)
 
 
+def test_a_shape_that_depends_on_the_value_of_an_input(device: str) -> None:
+    """Sequences share the input k, whose value is the extent of an axis. It may differ in each step."""
+    inputs = [frames(5, 0), *(frames(1, n) for n in range(5, 9))]
+    plain = alone(nets.decoder(), inputs)
+    with ov.SequenceBatcher(
+        nets.decoder(ranked=True), 2, device, {"INFERENCE_PRECISION_HINT": "f32"}, batch_axes={"k": None}, max_wait_ms=0
+    ) as batcher:
+        sequence = batcher.open()
+        for step, wanted, k in zip(inputs, plain, (3, 3, 3, 5, 2)):
+            found = sequence.infer({**step, "k": np.int32(k)}).to_tuple()
+            nearly(found, [-np.sort(-wanted[0], axis=-1)[..., :k]])
+
+
 def test_memory_that_no_sequence_has_is_not_read(device: str) -> None:
     """Numbers that are none lie in free pages, and behind the tokens in the last page of each sequence."""
     model, data = nets.decoder(), [[frames(5 + 13 * i, 0, i), frames(1, 5 + 13 * i, i)] for i in range(3)]
