@@ -434,7 +434,9 @@ class Engine:
         runs = [*self._ended, *self._running, *self._waiting]
         for place, places in {slot.place: self._form(run)[0] for run in runs for slot in run.slots}.items():
             places.close(place)
-        self._forms = {key: (places, Prefixes()) for key, (places, _) in self._forms.items()}
+        self._prefixes = Prefixes()
+        for key, (places, _) in self._forms.items():
+            self._forms[key] = places, self._prefixes if places.forks else Prefixes()
         self._ledger.recount([])
         self._ended.clear()
         for run in reversed(self._running):

@@ -328,8 +328,8 @@ FAULTS = [
         "values of other keys",
         few,
         STREAM,
-        "value[4 * i + 2][c], value[4 * i + 3][c]",
-        "value[4 * i + 3][c], value[4 * i + 2][c]",
+        "restore<T>(value[4 * i + n][c]",
+        "restore<T>(value[4 * i + (n ^ 1)][c]",
     ),
     Fault("keys of other tiles", few, STREAM, "at = first + 2 * n + group % 2", "at = start + n * 8 + group"),
 ]
