@@ -233,10 +233,11 @@ def paged(batcher: ov.SequenceBatcher) -> PagedRequest:
 def is_empty(batcher: ov.SequenceBatcher) -> bool:
     """Return whether all pages are free, also those of batchers that share the pools."""
     request = paged(batcher)
-    request.free_rows(range(request.rows))
-    request.pools.reclaim(request)
-    request.pools.commit(())
-    return request.pools.allocator.free == request.pools.allocator.capacity - 1
+    with request.pools.lock:  # an inference that nobody waits for may still run
+        request.free_rows(range(request.rows))
+        request.pools.reclaim(request)
+        request.pools.commit(())
+        return request.pools.allocator.free == request.pools.allocator.capacity - 1
 
 
 def test_a_step_is_one_graph(emulated: str) -> None:
