@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from typing import Any, Self
@@ -566,6 +566,14 @@ class _Slots:
                     entry.slot = slot
                 needed = fewest
             elif needed <= rows:
-                self.request.free_rows(set(range(rows)).difference([slot for slot, _ in moves]))
+                self._free_rows(set(range(rows)).difference([slot for slot, _ in moves]))
                 return
         self.request.resize(needed, moves)
+
+    def _free_rows(self, rows: Collection[int]) -> None:
+        """Free slots of the request; again at the next `_resize`, if it is interrupted."""
+        try:
+            self.request.free_rows(rows)
+        except BaseException:
+            self._changed = True
+            raise

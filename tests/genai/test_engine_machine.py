@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -225,8 +226,11 @@ class Machine(RuleBasedStateMachine):
             self.engine.close()
             self.engine.forget()
         assert self.engine.blocks == 0
-        for batcher in self.decoder._batchers.values():
-            assert batcher is None or (len(batcher) == 0 and is_empty(batcher))
+        batchers = [batcher for batcher in self.decoder._batchers.values() if batcher is not None]
+        if any(len(batcher) for batcher in batchers):
+            gc.collect()  # sequences that were opened when an interruption came close as garbage
+        for batcher in batchers:
+            assert len(batcher) == 0 and is_empty(batcher)
 
     def compare(self, one: Generation, prompt: int, fields: int, recorder: Recorder | None) -> None:
         """Compare a generation that has ended with one that ran alone. If it failed or was cancelled, its texts are
