@@ -315,9 +315,9 @@ class Engine:
         """
         runs = [*self._waiting, *self._running]
         late = {run.generation for run in runs if plan.get(run) != run.left}
-        lengths = [(run.generation, run.fed + run.left) for run in runs]
+        lengths = [(run.generation, run.fed + run.left) for run in runs if len(run.generation.texts) > 1]
         least = dict(sorted(lengths, key=lambda pair: -pair[1]))  # after an interruption, some texts are longer
-        ahead = {run for run in plan if run.fed + run.left > least[run.generation]}
+        ahead = {run for run in plan if run.generation in least and run.fed + run.left > least[run.generation]}
         fed = {run: n - (n == run.left and (run in ahead or run.generation in late)) for run, n in plan.items()}
         return {run: count for run, count in fed.items() if count} or plan
 
