@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import gc
 import os
 from pathlib import Path
 from typing import Any
@@ -182,6 +181,7 @@ def run(args: argparse.Namespace) -> None:
     import asyncio  # slow to import, as the server is
 
     try:
+        from ovgpu.serve import heap
         from ovgpu.serve.client_sequence import Checkpoints
         from ovgpu.serve.engines import EngineOptions
         from ovgpu.serve.log_queue import logging_to_queues
@@ -235,9 +235,7 @@ def run(args: argparse.Namespace) -> None:
             processes=args.processes,
         )
     )
-    gc.set_threshold(10_000, 10, 10)  # requests make many objects, and no cycles
-    gc.collect()
-    gc.freeze()  # modules live as long as the server: collections, which stop all threads, need not look at them
+    heap.set_up()
     tasks.leave_core()
     with logging_to_queues(not args.no_access_log):
         with asyncio.Runner(loop_factory=new_event_loop) as runner:

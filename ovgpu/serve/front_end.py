@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import signal
 import socket
 import sys
@@ -16,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from ovgpu.serve import heap
 from ovgpu.serve.arena import Arena
 from ovgpu.serve.calls import Call, answered
 from ovgpu.serve.disconnects import while_connected
@@ -213,9 +213,7 @@ def main() -> None:
     connection, sending, receiving, rest, has_log = map(int, sys.argv[1:])
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the other process handles them
         signal.signal(number, signal.SIG_IGN)
-    gc.set_threshold(10_000, 10, 10)  # as in the other process
-    gc.collect()
-    gc.freeze()
+    heap.set_up()
     with logging_to_queues(bool(has_log)):
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
             sys.exit(runner.run(_run(connection, sending, receiving, rest)))

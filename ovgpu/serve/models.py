@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import ExitStack, asynccontextmanager, contextmanager
@@ -18,6 +19,8 @@ from ovgpu.serve.repository import ModelFiles, Repository, ServedFiles
 from ovgpu.serve.statistics import Statistics
 
 log = logging.getLogger(__name__)
+
+COLLECT_SECONDS = 1.0
 
 OpenEngine = Callable[..., Engine]
 """Function of a path and an `ovgpu.batching.gathering.Observer`. Named arguments replace fields of `EngineOptions`."""
@@ -101,7 +104,16 @@ class Version:
         if self._retired and not self.in_flight and not self.sequences and not self.closed.is_set():
             self.closed.set()
             self._forget(self)
-            asyncio.get_running_loop().run_in_executor(None, self.engine.close)
+            closing = asyncio.get_running_loop().run_in_executor(None, self.engine.close)
+            closing.add_done_callback(lambda _: _collect_later())
+
+
+def _collect_later() -> None:
+    """Collect garbage when all who used a version have let go of it, and no model is built and no graph is captured.
+
+    The graph of a model is full of cycles, which hold its weights until the next full collection: one may be hours away.
+    """
+    asyncio.get_running_loop().call_later(COLLECT_SECONDS, lambda: gc.collect() if gc.isenabled() else _collect_later())
 
 
 class Models:

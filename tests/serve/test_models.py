@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import os
 import shutil
+import subprocess
 import sys
 import threading
 import time
@@ -20,6 +22,8 @@ import ovgpu as ov
 from ovgpu._util import short_turns
 from ovgpu.batching.gathering import Observer
 from ovgpu.errors import ModelError
+from ovgpu.model.node import Node
+from ovgpu.serve import models
 from ovgpu.serve.engines import Engine, EngineOptions, open_engine
 from ovgpu.serve.repository import ModelFiles, Repository
 from tests.harness.ir import Net
@@ -336,6 +340,52 @@ def test_a_version_that_has_ended_is_freed(tmp_path: Path, make: Callable[[float
         until(freed)
         names = ("ovgpu-batches", "ovgpu-sequences")
         until(lambda: sum(thread.name in names for thread in set(threading.enumerate()) - before) == 1)
+
+
+def test_the_graph_of_a_version_that_has_ended_is_freed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is full of cycles. Its weights, too, need not wait for a full collection, which may be hours away."""
+
+    def nodes() -> int:
+        return sum(isinstance(found, Node) for found in gc.get_objects())
+
+    monkeypatch.setattr(models, "COLLECT_SECONDS", 0.05)
+    write(tmp_path, adding(0), "m")
+    before = gc.get_threshold()
+    gc.set_threshold(0)
+    try:
+        with serving(tmp_path) as server, server.client("REST") as client:
+            gc.collect()
+            alone = nodes()
+            for _ in range(3):
+                client.client.load_model("m")
+            until(lambda: nodes() <= alone)
+    finally:
+        gc.set_threshold(*before)
+
+
+def test_threads_of_the_command_use_one_heap() -> None:
+    """Of glibc, which is asked here. Without `heap.set_up`, each of these threads would have its own."""
+    program = """
+import ctypes, threading
+from ovgpu.serve import heap
+if {}: heap.set_up()
+libc, together = ctypes.CDLL(None), threading.Barrier(4)
+libc.malloc.restype = ctypes.c_void_p
+def allocate():
+    libc.malloc(100_000)
+    together.wait()
+threads = [threading.Thread(target=allocate) for _ in range(4)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+libc.fopen.restype = ctypes.c_void_p
+libc.malloc_info(0, ctypes.c_void_p(libc.fopen(b"/dev/stdout", b"w")))
+libc.fflush(None)
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "MALLOC_ARENA_MAX"}
+    for set_up, heaps in ((False, 5), (True, 1)):
+        command = [sys.executable, "-c", program.format(set_up)]
+        found = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        assert found.stdout.count("<heap ") == heaps
 
 
 def test_there_is_one_repository(tmp_path: Path) -> None:
