@@ -6,7 +6,8 @@
 decoder of 125M parameters of `tests.models.make`, with f32 weights. Both engines compute in f32, with caches in f32, on
 the same cores, and take turns, each in a process of its own (`generation_load.py`). In a closed loop, 1, 4 or 16
 prompts run at any time: when one has ended, the next begins. In an open loop, prompts come at random times with a given
-rate. Both engines must give the same tokens for some prompts.
+rate. Both engines must give the same tokens for some prompts. `ovgpu serve` gets the same loads over OpenAI's protocol
+(`tests/harness/servers/text_load.py`).
 
 Two more tables show what limits ovgpu, in processor time: operations in a step of 16 texts, and products beside those
 of OpenVINO, which uses oneDNN.
@@ -15,6 +16,7 @@ of OpenVINO, which uses oneDNN.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import os
 import shutil
@@ -24,6 +26,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -32,8 +35,10 @@ from typing import Any
 import engines
 import generation_load
 import numpy as np
+import serving
 
 from tests.harness.ir import Net
+from tests.harness.servers.text_load import TextLoad, drive, summary
 
 MODEL = "llama_125m"
 TOKENIZER = engines.ROOT / "tests" / "genai" / "data" / "tokenizer"
@@ -44,6 +49,9 @@ STEPS, TEXTS, PROMPT = 8, 16, 150  # of the profile
 SHAPES = ((768, 768), (768, 2048), (2048, 768))  # of weights [K, N]
 ROWS = (1, 4, 16, 256)
 WARM_UP, CALLS = 3, 20  # of a product
+HEADS = ["Prompts", "tokens per second", "TTFT p50, ms", "TTFT p99, ms", "TPOT p50, ms", "TPOT p99, ms"]
+HEADS += ["processor ms per token"]
+SERVER = "ovgpu serve"
 COLUMNS = ("tokens_per_second", "ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "processor_ms")
 
 
@@ -74,6 +82,41 @@ def run(engine: str, python: str, settings: dict[str, Any]) -> dict[str, Any]:
     if process.returncode:
         raise RuntimeError(f"{engine} failed:\n{process.stderr[-3000:]}")
     found: dict[str, Any] = json.loads(process.stdout.splitlines()[-1])
+    return found
+
+
+@dataclass(frozen=True)
+class SameTexts(TextLoad):
+    """The texts of a load of `generation_load`."""
+
+    drawn: tuple[generation_load.Request, ...] = ()
+
+    def requests(self) -> list[dict[str, Any]]:
+        """Return the bodies of the requests."""
+        return [self.body(request.tokens[0].tolist(), request.new) for request in self.drawn]
+
+    def due(self) -> list[float]:
+        """Return when requests are due."""
+        return [request.due for request in self.drawn]
+
+
+def served(repository: Path, device: str, rates: list[float]) -> dict[str, Any]:
+    """Return the figures of `ovgpu serve` for each load, see `generation_load.figures`."""
+    found = {}
+    with serving.server(repository, "serve", device) as addresses:
+        warm_up = generation_load.requests_of(generation_load.CHECKED, SETTINGS, seed=1)
+        asyncio.run(drive(addresses["REST"], SameTexts(MODEL, len(warm_up), drawn=tuple(warm_up))))
+        for load in loads(rates):
+            drawn = generation_load.requests_of(load["requests"], SETTINGS, seed=2, rate=load.get("rate"))
+            texts = SameTexts(MODEL, len(drawn), load.get("rate"), load.get("concurrent", 1), drawn=tuple(drawn))
+            before = serving.processor_seconds(os.getpid())
+            figures = summary(asyncio.run(drive(addresses["REST"], texts)))
+            seconds = serving.processor_seconds(os.getpid()) - before
+            if figures["errors"]:
+                raise SystemExit(f"ovgpu serve failed: {figures['errors']}")
+            found[load["name"]] = {name.removesuffix("_ms"): value for name, value in figures.items()} | {
+                "processor_ms": 1e3 * seconds / figures["tokens"]
+            }
     return found
 
 
@@ -132,8 +175,10 @@ def _processor_ms(call: Callable[[], object]) -> float:
     return 1e3 * statistics.median(times[WARM_UP:])
 
 
-def worker(what: str, *words: str) -> dict[str, float]:
-    """Return figures in milliseconds: of ``profile FOLDER DEVICE``, or of ``products ENGINE DEVICE``."""
+def worker(what: str, *words: str) -> dict[str, Any]:
+    """Return figures: ``served REPOSITORY DEVICE RATE...``, ``profile FOLDER DEVICE`` or ``products ENGINE DEVICE``."""
+    if what == "served":
+        return served(Path(words[0]), words[1], [float(rate) for rate in words[2:]])
     return profile(Path(words[0]), words[1]) if what == "profile" else products(*words)
 
 
@@ -149,12 +194,20 @@ def main() -> None:
     pythons = {"ovgpu.genai": sys.executable, "openvino_genai": options.peer}
     script, runs = "generation_served.py", dict[str, list[dict[str, Any]]]()
     with TemporaryDirectory() as path:
-        folder = folder_of(engines.ensure(MODEL, options.cache), Path(path))
+        repository = Path(path) / "models"
+        folder = folder_of(engines.ensure(MODEL, options.cache), repository / MODEL / "1")
+        properties = ", ".join(f'{name} = "{value}"' for name, value in generation_load.F32.items())
+        (repository / MODEL / "ovgpu.toml").write_text(
+            f"properties = {{ {properties} }}\nscheduler = {{ enable_prefix_caching = false }}\n"  # as in the pipelines
+        )
         settings = {"folder": str(folder), "device": options.device, "loads": loads(options.rates)}
         for _ in range(options.rounds):
             for engine, python in pythons.items():
                 runs.setdefault(engine, []).append(run(engine, python, settings))
-        for ours, theirs in zip(*(found[0]["tokens"] for found in runs.values())):
+            runs.setdefault(SERVER, []).append(
+                engines.work(script, "served", repository, options.device, *options.rates)
+            )
+        for ours, theirs in zip(*(runs[engine][0]["tokens"] for engine in pythons)):
             engines.agree("tokens", {"ovgpu.genai": ours, "openvino_genai": theirs})
         steps = engines.work(script, "profile", folder, options.device)
     result: dict[str, Any] = {
@@ -183,22 +236,16 @@ def publish(options: argparse.Namespace, result: dict[str, Any]) -> None:
         options,
         "generation_served",
         "Texts generated side by side by a Llama decoder of 125M parameters in f32: ovgpu.genai / openvino_genai",
-        [
-            "Prompts",
-            "tokens per second",
-            "TTFT p50, ms",
-            "TTFT p99, ms",
-            "TPOT p50, ms",
-            "TPOT p99, ms",
-            "processor ms per token",
-        ],
-        [
-            [name, *(_beside(*(figures[column] for figures in found.values())) for column in COLUMNS)]
-            for name, found in result["loads"].items()
-        ],
+        HEADS,
+        [[name, *_row(found, "ovgpu.genai", "openvino_genai")] for name, found in result["loads"].items()],
         result,
         _tables(result),
     )
+
+
+def _row(found: dict[str, dict[str, float]], one: str, other: str) -> list[str]:
+    """Return the figures of a load beside those of another engine."""
+    return [_beside(found[one][column], found[other][column]) for column in COLUMNS]
 
 
 def _beside(ours: float, theirs: float) -> str:
@@ -212,6 +259,13 @@ def _tables(result: dict[str, Any]) -> str:
         f"openvino_genai {result['peer']}. Each engine had {result['cores_used']} of the cores, and the load average "
         f"of the machine was {result['load_average']:.0f}. If that is above the number of its cores, only ratios and "
         "processor times say something.",
+        "",
+        "The same loads in streams over OpenAI's protocol: ovgpu serve / ovgpu.genai. In a closed loop, the server has "
+        "the next request a moment after the end of another:",
+        "",
+        f"| {' | '.join(HEADS)} |",
+        f"| --- |{' ---: |' * len(COLUMNS)}",
+        *(f"| {' | '.join([name, *_row(found, SERVER, 'ovgpu.genai')])} |" for name, found in result["loads"].items()),
         "",
         f"Processor time of ovgpu by operation in a step of {TEXTS} texts with {PROMPT} tokens:",
         "",

@@ -111,7 +111,7 @@ class Version:
 def _collect_later() -> None:
     """Collect garbage when all who used a version have let go of it, and no model is built and no graph is captured.
 
-    The graph of a model is full of cycles, which hold its weights until the next full collection: one may be hours away.
+    The graph of a model is full of cycles, which hold its weights until a full collection: that may be hours away.
     """
     asyncio.get_running_loop().call_later(COLLECT_SECONDS, lambda: gc.collect() if gc.isenabled() else _collect_later())
 

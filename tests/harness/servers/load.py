@@ -277,13 +277,14 @@ def summary(records: Iterable[Record]) -> dict[str, Any]:
         "count": len(records),
         "errors": dict(Counter(record.status for record in records if record.status != OK)),
         "throughput": len(good) / span if span else 0.0,
-        "p50_ms": _percentile([record.latency for record in good], 50),
-        "p99_ms": _percentile([record.latency for record in good], 99),
-        "late_p99_ms": _percentile([record.start - record.possible for record in good], 99),
+        "p50_ms": percentile([record.latency for record in good], 50),
+        "p99_ms": percentile([record.latency for record in good], 99),
+        "late_p99_ms": percentile([record.start - record.possible for record in good], 99),
     }
 
 
-def _percentile(seconds: list[float], percent: float) -> float:
+def percentile(seconds: list[float], percent: float) -> float:
+    """Return a percentile of times in milliseconds."""
     return round(1e3 * float(np.percentile(seconds, percent)), 3) if seconds else 0.0
 
 
