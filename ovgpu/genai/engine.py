@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import OrderedDict, deque
 from collections.abc import Collection, Mapping, Sequence
@@ -10,8 +9,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ovgpu.batching.pages import PageAllocator, PoolFullError, Tokens, pages_for, with_room
+from ovgpu.batching.pages import Tokens, pages_for
 from ovgpu.errors import Error
+from ovgpu.genai.blocks import Blocks, OutOfBlocksError
 from ovgpu.genai.decoder import Chooser, Decoder
 from ovgpu.genai.enums import StreamingStatus
 from ovgpu.genai.metrics import RawPerfMetrics
@@ -47,16 +47,6 @@ class Limits:
 
 DEFAULT = Limits()
 UNLIMITED = 1 << 62  # tokens of a step
-log = logging.getLogger(__name__)
-
-
-class OutOfBlocksError(Error, MemoryError):
-    """Error for a text that needs more blocks than memory suffices for."""
-
-    def __init__(self, blocks: int) -> None:
-        super().__init__(
-            f"out of memory: KV caches have {blocks} blocks of {PAGE_TOKENS} tokens, and the text needs more"
-        )
 
 
 @dataclass(frozen=True)
@@ -75,19 +65,21 @@ class Engine:
     """
 
     def __init__(self, decoder: Decoder, limits: Limits = DEFAULT) -> None:
-        self.decoder, self.limits = decoder, limits
+        self.decoder = decoder
         self.preemptions = 0
         """The number of times that a text was taken back, to be computed again, because blocks ran out."""
         self._forms: dict[tuple[Chooser, bool], tuple[Places, Prefixes[Run]]] = {}
-        self._sequences: Sequences | None = None  # those of a form; all forms share their memory and their prefixes
-        self._prefixes = Prefixes[Run]()
-        self._reserved = 0  # blocks for which there is memory
-        self._is_short = False  # whether memory has run out, which then is the limit of blocks
+        self._prefixes = Prefixes[Run]()  # all forms of sequences share these and the blocks
+        self._limits, self._blocks = limits, Blocks(limits.blocks)
         self._waiting: deque[Run] = deque()
         self._running: list[Run] = []  # those that came first come first
         self._ended: OrderedDict[Run, None] = OrderedDict()  # those whose blocks others may share, the last used last
-        self._ledger = PageAllocator(1 + (limits.blocks or 0))
         self._unsettled = False  # whether a step was interrupted, so that nobody knows how far it came
+
+    @property
+    def limits(self) -> Limits:
+        """The limits, in which the blocks may have become fewer."""
+        return replace(self._limits, blocks=self._blocks.most)
 
     @property
     def is_busy(self) -> bool:
@@ -102,7 +94,7 @@ class Engine:
     @property
     def blocks(self) -> int:
         """The number of blocks that texts have, also those that only wait for others to share them."""
-        return self._ledger.capacity - 1 - self._ledger.free
+        return self._blocks.used
 
     @property
     def used_blocks(self) -> int:
@@ -159,7 +151,8 @@ class Engine:
 
     def _check(self, generation: Generation) -> None:
         """Raise Error for a generation that the limits never let run."""
-        texts, tokens, limits = len(generation.texts), len(generation.prompt), self.limits
+        texts, tokens, limits = len(generation.texts), len(generation.prompt), self._limits
+        most = self._blocks.most
         if texts > limits.texts:
             raise Error(f"num_return_sequences is {texts}, and max_num_seqs {limits.texts}")
         if limits.tokens is not None and not limits.split and tokens > limits.tokens:
@@ -167,10 +160,8 @@ class Engine:
                 f"the prompt has {tokens} tokens, more than the {limits.tokens} of max_num_batched_tokens: raise it, "
                 "or set dynamic_split_fuse"
             )
-        if limits.blocks is not None and pages_for(tokens) > limits.blocks:
-            raise Error(
-                f"the prompt needs {pages_for(tokens)} blocks of {PAGE_TOKENS} tokens, and there are {limits.blocks}"
-            )
+        if most is not None and pages_for(tokens) > most:
+            raise Error(f"the prompt needs {pages_for(tokens)} blocks of {PAGE_TOKENS} tokens, and there are {most}")
 
     def _form(self, run: Run) -> tuple[Places, Prefixes[Run]]:
         """Return the places of texts like one, and the texts by their beginnings."""
@@ -178,7 +169,7 @@ class Engine:
         if key not in self._forms:
             places = self.decoder.places(*key)
             if isinstance(places, Sequences):
-                self._sequences = places
+                self._blocks.pool = places
             self._forms[key] = places, self._prefixes if places.forks else Prefixes()
         return self._forms[key]
 
@@ -206,7 +197,7 @@ class Engine:
             self._branch(run, [0])
             self._form(run)[1].add(run.known[: run.fed], run)
             self._ended[run] = None
-            if len(self._ended) > self.limits.texts:
+            if len(self._ended) > self._limits.texts:
                 self._forget(next(iter(self._ended)))
         else:
             self._free(run)
@@ -227,7 +218,7 @@ class Engine:
         run.slots = [old[parent] for parent in dict.fromkeys(parents)]
         freed = [slot for number, slot in enumerate(old) if number not in parents]
         for slot in freed:
-            self._ledger.release(slot.held.pages)
+            self._blocks.release(slot.held.pages)
         for place in {slot.place for slot in freed} - {slot.place for slot in run.slots}:
             places.close(place)
         slots = list[Slot]()
@@ -236,7 +227,7 @@ class Engine:
             if parent in parents[:number]:
                 slot = replace(slot, place=places.fork(slot.place))
                 run.slots.append(slot)
-                self._ledger.share(slot.held.pages)
+                self._blocks.share(slot.held.pages)
             slots.append(slot)
         run.slots = slots
 
@@ -247,7 +238,7 @@ class Engine:
 
     def _shares(self, run: Run) -> bool:
         """Return whether other texts may share the blocks of one."""
-        return self.limits.prefixes and self.decoder.shares_prompts and self._form(run)[0].can_share
+        return self._limits.prefixes and self.decoder.shares_prompts and self._form(run)[0].can_share
 
     # ---- steps
 
@@ -266,7 +257,7 @@ class Engine:
 
     def _plan(self) -> dict[Run, int]:
         """Return the number of tokens that each text gets in the next step. Texts that wait join."""
-        limits = self.limits
+        limits = self._limits
         plan = {run: 1 for run in self._running if run.left == 1}
         left = UNLIMITED if limits.tokens is None else max(limits.tokens - sum(len(run.slots) for run in plan), 0)
         for run in self._running:
@@ -294,7 +285,7 @@ class Engine:
             if not count or (count < rest and not limits.split):
                 break
             self._open(run, shared)
-            if not (self._take(run, count) and self._has_memory()):
+            if not (self._blocks.take(run.slots, count) and self._blocks.have_memory()):
                 self._take_back(run)
                 break
             plan[run], left, texts = count, max(left - count, 0), texts + run.width
@@ -323,7 +314,7 @@ class Engine:
 
     def _longest_prefix(self, run: Run) -> tuple[Run, int] | None:
         """Return a text with which another one shares its first tokens, and how many; None for none."""
-        if not self.limits.prefixes or run.one_by_one:
+        if not self._limits.prefixes or run.one_by_one:
             return None
         return self._form(run)[1].find(run.known[:-1])
 
@@ -332,13 +323,13 @@ class Engine:
 
         Blocks that only wait for others to share them become free as needed, but for those of that text.
         """
-        if self.limits.blocks is None:
+        if self._blocks.most is None:
             return True
         needed = pages_for(run.left) - (0 if shared is None else pages_for(shared[1]))
         kept = shared is not None and shared[0] in self._ended
         if shared is not None and kept:
             self._ended.move_to_end(shared[0])
-        most = self.limits.blocks - max(needed, 1)
+        most = self._blocks.most - max(needed, 1)
         while self.blocks > most and len(self._ended) > kept:
             self._forget(next(iter(self._ended)))
         return self.blocks <= most
@@ -346,9 +337,9 @@ class Engine:
     def _make_room(self, plan: dict[Run, int]) -> None:
         """Give each text the blocks for its next step. Texts that came last are taken back if there are too few."""
         for run in [*plan]:
-            while run in plan and not self._take(run, plan[run]):
+            while run in plan and not self._blocks.take(run.slots, plan[run]):
                 self._free_blocks(plan)
-        while plan and not self._has_memory():
+        while plan and not self._blocks.have_memory():
             self._free_blocks(plan)
 
     def _free_blocks(self, plan: dict[Run, int]) -> None:
@@ -366,37 +357,10 @@ class Engine:
 
     def _give_up(self, run: Run) -> None:
         """End a text for which there are too few blocks, although it has all of them."""
-        if self._is_short:
-            run.generation.fail(OutOfBlocksError(self.limits.blocks or 0))
+        if self._blocks.is_short:
+            run.generation.fail(OutOfBlocksError(self._blocks.most or 0))
         else:
             run.stop()
-
-    def _has_memory(self) -> bool:
-        """Return whether there is memory for the blocks of all texts. If not, it is the limit from now on."""
-        blocks, most = self.blocks, self.limits.blocks
-        if most is not None and blocks > most:
-            return False
-        if self._sequences is None or blocks <= self._reserved:
-            return True
-        self._reserved = self._sequences.reserve(blocks, most)
-        if blocks <= self._reserved:
-            return True
-        log.warning("memory is short: KV caches have %d blocks of %d tokens, and no more", self._reserved, PAGE_TOKENS)
-        self.limits, self._is_short = replace(self.limits, blocks=self._reserved), True
-        return False
-
-    def _take(self, run: Run, count: int) -> bool:
-        """Give each place of a text the blocks for more tokens. Return False if there are too few."""
-        for slot in run.slots:
-            while True:
-                try:
-                    slot.held = with_room(slot.held, count, self._ledger)[0]
-                    break
-                except PoolFullError as error:
-                    if self.limits.blocks is not None:
-                        return False
-                    self._ledger.extend(2 * self._ledger.capacity + error.missing)
-        return True
 
     def _open(self, run: Run, shared: tuple[Run, int] | None) -> None:
         """Have the first of the texts that wait run, behind some tokens that it shares with another one, if any."""
@@ -411,10 +375,10 @@ class Engine:
             slot = other.slots[0]
             held = Tokens(slot.held.pages[: pages_for(tokens)], tokens)
             run.slots = [Slot(places.fork(slot.place, tokens), not places.forks, held)]
-            self._ledger.share(held.pages)
+            self._blocks.share(held.pages)
             run.share(tokens)
             if not places.forks:  # the place is that of the other text, which has ended
-                self._ledger.release(slot.held.pages)
+                self._blocks.release(slot.held.pages)
                 other.slots = []
                 self._forget(other)
         self._running.append(run)
@@ -437,7 +401,7 @@ class Engine:
         self._prefixes = Prefixes()
         for key, (places, _) in self._forms.items():
             self._forms[key] = places, self._prefixes if places.forks else Prefixes()
-        self._ledger.recount([])
+        self._blocks.release_all()
         self._ended.clear()
         for run in reversed(self._running):
             if run not in self._waiting:
