@@ -36,7 +36,8 @@ CHAT = {
     "logprobs": "of the chosen tokens",
     "top_logprobs": "0 or 1: only the chosen token is known",
     "tools": "for the chat template; calls in an answer are found in the format of the template, see below",
-    "tool_choice": "`none`, `auto`, a function, or `required` with one tool; a forced call needs llguidance",
+    "tool_choice": "`none`, `auto`, `required`, or a function; a forced call needs llguidance",
+    "parallel_tool_calls": "with `false`, only the first call of an answer stays",
     "chat_template_kwargs": "further variables of the chat template",
     "reasoning_effort": "a variable of the chat template",
 }
@@ -63,7 +64,6 @@ SPEECH = {
 
 IGNORED = (
     "metadata",
-    "parallel_tool_calls",
     "prompt_cache_key",
     "prompt_cache_retention",
     "safety_identifier",

@@ -27,11 +27,19 @@ class MessageParser:
     """Parser of one text. Text that may become a tag waits for the next piece, and a call for its end.
 
     A call that cannot be read, or is one of no function of ``functions``, stays text. With ``reasons``, the text may
-    begin with reasoning; ``begun`` tells that the prompt ends with its opening tag.
+    begin with reasoning; ``begun`` tells that the prompt ends with its opening tag. Calls beyond ``most`` are left
+    out.
     """
 
-    def __init__(self, tools: ToolFormat | None, functions: Functions, reasons: bool, begun: bool = False) -> None:
-        self._tools, self._functions = tools, functions
+    def __init__(
+        self,
+        tools: ToolFormat | None,
+        functions: Functions,
+        reasons: bool,
+        begun: bool = False,
+        most: int | None = None,
+    ) -> None:
+        self._tools, self._functions, self._left = tools, functions, most
         self._waiting = ""
         kind = MessageParser
         # Functions, as bound methods would be reference cycles
@@ -112,7 +120,9 @@ class MessageParser:
             return False
         text, self._waiting = self._waiting[:until], self._waiting[until:]
         calls = self._tools.calls(text, self._functions)
-        part.calls += calls
+        part.calls += calls[: self._left]
+        if self._left is not None:
+            self._left = max(self._left - len(calls), 0)
         if calls:
             self._blank = True
         else:

@@ -9,6 +9,7 @@ from typing import Any
 
 from ovgpu.serve.openai.errors import FieldError
 from ovgpu.serve.openai.fields import Fields
+from ovgpu.serve.openai.tool_formats import Functions, schema_of_call
 
 MAX_TEXTS = 128  # of a request: prompts times n
 MAX_STOPS = 16
@@ -40,7 +41,8 @@ class TextRequest:
     ``settings`` has those fields of `GenerationConfig` that the request sets. ``temperature`` is None for that of the
     model, ``max_tokens`` None for the model's limit, ``seed`` None for random ones. Texts follow ``schema``, a JSON
     schema, if there is one. With ``function``, they are the arguments of a call of this function, and ``end`` is the
-    reason for the end of a whole one.
+    reason for the end of a whole one. With ``calls``, each is a call of one of the chat's functions. Other texts
+    have at most one call without ``parallel_calls``.
     """
 
     model: str
@@ -61,6 +63,8 @@ class TextRequest:
     schema: str | None = None
     function: str | None = None
     end: str = "stop"
+    calls: bool = False
+    parallel_calls: bool = True
 
 
 def parse_chat(document: dict[str, Any]) -> TextRequest:
@@ -77,11 +81,16 @@ def parse_chat(document: dict[str, Any]) -> TextRequest:
     common = _common(fields, [], None)
     if fields.integer("top_logprobs", 0, 1) is not None and not fields.flag("logprobs"):
         raise FieldError("top_logprobs", "'top_logprobs' needs 'logprobs'")
-    if choice is not None:
+    if choice:
         if common["schema"] is not None:
             raise FieldError("tool_choice", "'tool_choice' that forces a call excludes 'response_format'")
-        common["schema"], common["function"] = json.dumps(choice.get("parameters", {"type": "object"})), choice["name"]
+        if len(choice) > 1:
+            common["schema"], common["calls"] = schema_of_call(choice), True
+        else:
+            ((common["function"], parameters),) = choice.items()
+            common["schema"] = json.dumps(parameters)
         common["end"] = "tool_calls" if fields.get("tool_choice") == "required" else "stop"
+    common["parallel_calls"] = fields.get("parallel_tool_calls") is None or fields.flag("parallel_tool_calls")
     given = [] if fields.get("tool_choice") == "none" else tools
     return TextRequest(chat=Chat(messages, given, variables), logprobs=fields.flag("logprobs"), **common)
 
@@ -239,26 +248,26 @@ def _tool(i: int, tool: Any) -> dict[str, Any]:
     return found
 
 
-def _tool_choice(fields: Fields, tools: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """Return the function that is to be called, None if the model chooses."""
+def functions_of(tools: list[dict[str, Any]]) -> Functions:
+    """Return the JSON schemas of the parameters of tools by name."""
+    return {tool["function"]["name"]: tool["function"].get("parameters", {"type": "object"}) for tool in tools}
+
+
+def _tool_choice(fields: Fields, tools: list[dict[str, Any]]) -> Functions:
+    """Return the functions of which one is to be called; none if the model chooses."""
     choice = fields.get("tool_choice")
     if choice in (None, "auto", "none"):
-        return None
-    functions = {tool["function"]["name"]: tool["function"] for tool in tools}
+        return {}
+    functions = functions_of(tools)
     if choice == "required":
-        if len(functions) != 1:
-            raise FieldError(
-                "tool_choice", f"'required' needs one tool, not {len(functions)}: name one", "unsupported_value"
-            )
-        (function,) = functions.values()
-    else:
-        named = choice.get("function") if isinstance(choice, dict) else None
-        name = named.get("name") if isinstance(named, dict) else None
-        if not isinstance(name, str) or name not in functions:
-            raise FieldError("tool_choice", "'tool_choice' names no function of 'tools'")
-        function = functions[name]
-    found: dict[str, Any] = function
-    return found
+        if not functions:
+            raise FieldError("tool_choice", "'required' needs 'tools'")
+        return functions
+    named = choice.get("function") if isinstance(choice, dict) else None
+    name = named.get("name") if isinstance(named, dict) else None
+    if not isinstance(name, str) or name not in functions:
+        raise FieldError("tool_choice", "'tool_choice' names no function of 'tools'")
+    return {name: functions[name]}
 
 
 def _prompts(prompt: Any) -> list[Prompt]:

@@ -36,8 +36,8 @@ from ovgpu.serve.openai.files import GENERATION
 from ovgpu.serve.openai.measurements import TextMeasurements
 from ovgpu.serve.openai.message_parser import CLOSE, OPEN, MessageParser
 from ovgpu.serve.openai.pieces import StopStrings
-from ovgpu.serve.openai.requests import Chat, Prompt, TextRequest
-from ovgpu.serve.openai.tool_formats import FORMATS, ToolFormat, format_of
+from ovgpu.serve.openai.requests import Chat, Prompt, TextRequest, functions_of
+from ovgpu.serve.openai.tool_formats import FORCED, FORMATS, ToolFormat, format_of
 
 MAX_WAITING = 1024  # texts
 DEFAULT_TOKENS, MOST_TOKENS = 4096, 1 << 17  # of a text, for a model whose config.json has no limit
@@ -172,11 +172,13 @@ class TextEngine(Engine):
     def _parser(self, request: TextRequest, prompt: str) -> MessageParser | None:
         """Return the parser of a message; None for one that follows a schema, and thus has no other parts."""
         assert request.chat is not None
+        functions = functions_of(request.chat.tools)
+        if request.calls:
+            return MessageParser(FORCED, functions, reasons=False)
         if request.schema is not None:
             return None
         begun = self._reasons and prompt.rstrip().endswith(OPEN)
-        functions = {tool["function"]["name"]: tool["function"].get("parameters", {}) for tool in request.chat.tools}
-        return MessageParser(self._tools, functions, self._reasons, begun)
+        return MessageParser(self._tools, functions, self._reasons, begun, None if request.parallel_calls else 1)
 
     def _tokens(self, prompt: Prompt) -> list[int]:
         if isinstance(prompt, str):

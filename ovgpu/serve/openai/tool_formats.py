@@ -139,6 +139,22 @@ SIGNS = (
 """Parts of chat templates, and the format of calls that they ask for. The first one that is there counts."""
 
 
+FORCED = ToolFormat(("{",), "", lambda text, functions: iter([_call(json.loads(text))]))
+"""Format of one call, whose text follows `schema_of_call`."""
+
+
+def schema_of_call(functions: Functions) -> str:
+    """Return the JSON schema of a call of one of some functions."""
+    calls, definitions = list[Any](), dict[str, Any]()
+    for number, (name, parameters) in enumerate(functions.items()):
+        place = f"#/$defs/{number}"
+        properties = {"name": {"const": name}, "arguments": {"$ref": place}}
+        calls.append({"type": "object", "properties": properties, "required": [*properties]})
+        # Its references begin at its root.
+        definitions[str(number)] = json.loads(json.dumps(parameters).replace('"$ref": "#', f'"$ref": "{place}'))
+    return json.dumps({"anyOf": calls, "$defs": definitions})
+
+
 def format_of(template: str) -> ToolFormat | None:
     """Return the format that a chat template asks for, None if it is not known."""
     return next((FORMATS[name] for sign, name in SIGNS if sign in template), None)

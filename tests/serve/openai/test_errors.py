@@ -68,7 +68,8 @@ CHAT_WRONG: list[tuple[str, Any]] = [
     ("top_logprobs", 1),
     ("top_logprobs", 5),
     ("tools", [{"type": "function"}]),
-    ("tool_choice", "required"),
+    ("tool_choice", "required"),  # without tools
+    ("parallel_tool_calls", "yes"),
     ("tool_choice", {"type": "function", "function": {"name": "g"}}),
     ("chat_template_kwargs", []),
 ]

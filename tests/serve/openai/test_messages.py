@@ -12,7 +12,7 @@ import pytest
 
 from ovgpu.serve.openai import choices
 from ovgpu.serve.openai.message_parser import MessageParser, Part
-from ovgpu.serve.openai.tool_formats import FORMATS, format_of
+from ovgpu.serve.openai.tool_formats import FORMATS, ToolCall, format_of
 from tests.genai.generation_cases import make_folder
 from tests.harness.servers.serving import Serving, serving
 from tests.serve.openai.client import CHATS, EXACT, Stream, call, chat
@@ -124,6 +124,18 @@ def test_texts_that_are_no_calls(name: str, text: str) -> None:
         assert parsed(MessageParser(FORMATS[name], FUNCTIONS, False), pieces) == Part(text)
 
 
+def test_calls_beyond_the_first_are_left_out() -> None:
+    text = 'a<tool_call>{"name": "f"}</tool_call>b<tool_call>{"name": "g"}</tool_call>c'
+    for pieces in splits(text):
+        assert parsed(MessageParser(FORMATS["hermes3"], FUNCTIONS, False, most=1), pieces) == Part(
+            "abc", calls=[ToolCall("f", "{}")]
+        )
+    text = '{"name": "g", "parameters": {}}; {"name": "f", "parameters": {}}'
+    assert parsed(MessageParser(FORMATS["llama3"], FUNCTIONS, False, most=1), [text]) == Part(
+        calls=[ToolCall("g", "{}")]
+    )
+
+
 def test_text_comes_early() -> None:
     """Only what may become a tag waits."""
     for tools in FORMATS.values():
@@ -230,6 +242,10 @@ def test_chats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         made = [made for delta in deltas for made in delta.get("tool_calls", ())]
         assert [(one["index"], one["function"]["name"]) for one in made] == [(0, "f"), (1, "g")]
         assert made[0]["id"] != made[1]["id"]
+        (message,) = [
+            choice["message"] for choice in call(server, CHATS, body(parallel_tool_calls=False))[1]["choices"]
+        ]
+        assert [one["function"]["name"] for one in message["tool_calls"]] == ["f"]
         for other in (body(tool_choice="none"), {**body(), "tools": None}):
             _, found = call(server, CHATS, other)
             message = found["choices"][0]["message"]

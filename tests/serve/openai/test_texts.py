@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import ovgpu.genai as ov_genai
+from tests.genai.generation_cases import make_folder
 from tests.harness.servers.serving import Serving, serving
 from tests.serve.openai.client import CHATS, COMPLETIONS, EXACT, Stream, call, chat, completion, streamed, texts
 
@@ -155,6 +156,38 @@ def test_forms(server: Serving) -> None:
             deltas = [event["choices"][0]["delta"].get("tool_calls") for event in stream]
         arguments = [delta[0]["function"]["arguments"] for delta in deltas if delta]
         assert "".join(arguments) == made["function"]["arguments"]
+
+
+def test_a_call_of_any_function(tmp_path: Path) -> None:
+    """Its schema is that of one of them, whose references begin at its own root."""
+    pytest.importorskip("llguidance")
+    folder = make_folder("llama", tmp_path / "llama" / "1")
+    for file in folder.glob("openvino_*tokenizer.*"):
+        file.unlink()
+    words = folder / "tokenizer.json"
+    text = words.read_text()
+    for word, sign in zip("ĢģĤĥ", ("{", "}", '\\"', ":")):  # tokens of JSON
+        text = text.replace(f'"{word}"', f'"{sign}"')
+    words.write_text(text)
+    flag = {"$defs": {"B": {"type": "boolean"}}, "type": "object", "properties": {"a": {"$ref": "#/$defs/B"}}}
+    schemas = {"f": {**flag, "required": ["a"], "additionalProperties": False}, "g": {"const": {}}}
+    tools = [{"type": "function", "function": {"name": name, "parameters": of}} for name, of in schemas.items()]
+    forced = {"tools": tools, "tool_choice": "required", "temperature": 1.5, "seed": 0, "ignore_eos": False}
+    request = chat(max_tokens=100, top_k=0, **forced)
+    with serving(tmp_path, engine={"properties": EXACT}) as server:
+        found = call(server, CHATS, {**request, "n": 8})[1]["choices"]
+        calls = list[Any]()
+        for choice in found:
+            assert choice["finish_reason"] == "tool_calls" and choice["message"]["content"] is None
+            (made,) = choice["message"]["tool_calls"]
+            calls.append((made["function"]["name"], json.loads(made["function"]["arguments"])))
+        assert {name for name, _ in calls} == {"f", "g"}
+        assert all(arguments == {} if name == "g" else [*arguments] == ["a"] for name, arguments in calls)
+        assert all(isinstance(arguments["a"], bool) for name, arguments in calls if name == "f")
+        with Stream(server, CHATS, request) as stream:
+            deltas = [event["choices"][0]["delta"] for event in stream]
+    (made,) = [made["function"] for delta in deltas for made in delta.get("tool_calls", ())]
+    assert (made["name"], json.loads(made["arguments"])) == calls[0]
 
 
 def test_a_form_that_no_token_follows(server: Serving, pipeline: Any) -> None:
