@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ovgpu.batching.gathering import BatchRun, Observer
+from ovgpu.batching.gathering import Observer
 from ovgpu.errors import Error
 from ovgpu.genai import TextEmbeddingPipeline, TextRerankPipeline
-from ovgpu.serve.engines import Engine, EngineOptions
+from ovgpu.serve.engines import EngineOptions
 from ovgpu.serve.openai.files import EMBEDDINGS
+from ovgpu.serve.openai.one_thread import OneThreadEngine
 
 Rows = tuple[list[Any], int]
 """A vector or a score of each text, and the number of their tokens."""
 
 
-class RetrievalEngine(Engine):
+class RetrievalEngine(OneThreadEngine):
     """Model of a folder with its tokenizer, for embeddings or rerank. It runs up to ``max_batch_size`` texts at a time.
 
     ``options.pipeline`` has fields of `TextEmbeddingPipeline.Config` or `TextRerankPipeline.Config`.
     """
 
-    inputs = outputs = ()
-
     def __init__(self, task: str, folder: Path, options: EngineOptions, observer: Observer) -> None:
-        self.task, self._observer, self.max_batch_size = task, observer, options.max_batch_size
+        super().__init__("ovgpu-retrieval", observer)
+        self.task, self.max_batch_size = task, options.max_batch_size
         kind: Any = _Embeddings if task == EMBEDDINGS else _Rerank
         fields = dict(options.pipeline)
         for name in fields:
@@ -39,39 +39,15 @@ class RetrievalEngine(Engine):
         if isinstance(fields.get("pooling_type"), str):
             fields["pooling_type"] = _pooling(fields["pooling_type"])
         self._pipeline = kind(folder, options.device, **fields, **options.properties)
-        self._pool = ThreadPoolExecutor(1, "ovgpu-retrieval")
-        self._submitted = set[Future[Rows]]()  # that have not ended
         self.description = f"{task} of up to {options.max_batch_size} texts at a time"
 
     def rows(self, texts: Sequence[str], query: str | None) -> Future[Rows]:
         """Submit up to ``max_batch_size`` texts. Return the future of a vector of each, or its score for a query."""
-        submitted = time.perf_counter()
-
-        def run() -> Rows:
-            started = time.perf_counter()
-            found: Rows = self._pipeline.rows(texts, query)
-            run = BatchRun(len(texts), len(texts), (started - submitted,), time.perf_counter() - started)
-            self._observer(run)
-            return found
-
-        future = self._pool.submit(run)
-        self._submitted.add(future)
-        future.add_done_callback(self._submitted.discard)
-        return future
-
-    @property
-    def waiting(self) -> int:
-        return max(len(self._submitted) - 1, 0)
-
-    def memory(self) -> dict[str, int]:
-        return {}
+        return self.run_later(partial(self._pipeline.rows, texts, query), len(texts))
 
     def warm_up(self) -> None:
         self.rows(["a"] * self.max_batch_size, None if self.task == EMBEDDINGS else "a").result()
         self.rows(["a"], None if self.task == EMBEDDINGS else "a").result()
-
-    def close(self) -> None:
-        self._pool.shutdown()
 
 
 class _Embeddings(TextEmbeddingPipeline):

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from ovgpu.batching.gathering import BatchRun, Observer
+from ovgpu.batching.gathering import Observer
 from ovgpu.errors import Error
 from ovgpu.genai import WhisperGenerationConfig, WhisperPipeline
 from ovgpu.genai.enums import StreamingStatus
 from ovgpu.genai.whisper.results import WhisperDecodedResults
-from ovgpu.serve.engines import Engine, EngineOptions
+from ovgpu.serve.engines import EngineOptions
 from ovgpu.serve.openai.audio import read_samples
 from ovgpu.serve.openai.errors import FieldError
 from ovgpu.serve.openai.files import SPEECH
+from ovgpu.serve.openai.one_thread import OneThreadEngine
 from ovgpu.serve.openai.speech_requests import SpeechRequest
 
 
@@ -54,36 +54,29 @@ class Transcription:
         return StreamingStatus.CANCEL if self._cancelled else StreamingStatus.RUNNING
 
 
-class SpeechEngine(Engine):
+class SpeechEngine(OneThreadEngine):
     """Model of a folder that writes speech down, one request at a time, in the order in which they come."""
 
     task = SPEECH
-    inputs = outputs = ()
     description = "speech, one request at a time"
 
     def __init__(self, folder: Path, options: EngineOptions, observer: Observer) -> None:
         if options.pipeline:
             raise Error("pipeline has no settings for speech")
-        self._pipeline, self._observer = _Whisper(folder, options.device, **options.properties), observer
-        self._pool = ThreadPoolExecutor(1, "ovgpu-speech")
-        self._submitted = set[Future[Any]]()  # that have not ended
+        super().__init__("ovgpu-speech", observer)
+        self._pipeline = _Whisper(folder, options.device, **options.properties)
 
     def submit_speech(self, transcription: Transcription) -> Future[WrittenSpeech]:
         """Submit a transcription. Raises: FieldError for a request that the model does not allow."""
-        request, submitted = transcription.request, time.perf_counter()
+        request = transcription.request
         config = self._config(request)
 
-        def run() -> WrittenSpeech:
-            started = time.perf_counter()
+        def write_down() -> WrittenSpeech:
             samples = read_samples(request.file, self._pipeline.rate)
             result = self._pipeline.generate(samples, config, transcription.write)
-            self._observer(BatchRun(1, 1, (started - submitted,), time.perf_counter() - started))
             return WrittenSpeech(result, len(samples) / self._pipeline.rate)
 
-        done = self._pool.submit(run)
-        self._submitted.add(done)
-        done.add_done_callback(self._submitted.discard)
-        return done
+        return self.run_later(write_down)
 
     def _config(self, request: SpeechRequest) -> WhisperGenerationConfig:
         config = self._pipeline.get_generation_config()
@@ -112,19 +105,9 @@ class SpeechEngine(Engine):
         config.language, config.initial_prompt = language, request.prompt
         return config
 
-    @property
-    def waiting(self) -> int:
-        return max(len(self._submitted) - 1, 0)
-
-    def memory(self) -> dict[str, int]:
-        return {}
-
     def warm_up(self) -> None:
         silence = np.zeros(self._pipeline.rate, np.float32)
-        self._pool.submit(self._pipeline.generate, silence, max_new_tokens=2, num_beams=1).result()
-
-    def close(self) -> None:
-        self._pool.shutdown()
+        self.run_later(partial(self._pipeline.generate, silence, max_new_tokens=2, num_beams=1)).result()
 
 
 class _Whisper(WhisperPipeline):
