@@ -19,7 +19,7 @@ from ovgpu.ops.base.elementwise import merge_types
 from ovgpu.ops.base.op import Array, Arrays, Op, Workspace, call, internal_op, op
 from ovgpu.ops.base.recorder import HostRecorder, KernelRecorder
 from ovgpu.ops.base.storage import is_plain
-from ovgpu.ops.base.tasks import record, shares, workers
+from ovgpu.ops.base.tasks import WORKERS, one_blas_thread, record, shares, workers
 from ovgpu.ops.base.trace import TILE
 from ovgpu.ops.base.xp import NUMPY, Adapter
 from ovgpu.ops.convert import Convert
@@ -37,9 +37,7 @@ DECODE_STEP_SCORES = 1 << 15  # the most scores for which attention of a decode 
 MIN_BOUNDED_QUERIES = 32  # the least queries per head for which bounding the scores beforehand saves time
 # Where NumPy has AVX-512, exp2 takes half the time of exp, unless results underflow; elsewhere several times as long.
 USE_EXP2 = sys.platform == "linux" and _multiarray_umath.__cpu_features__["AVX512_SKX"]
-# Rows of a batch are divided among threads if queries and keys have so many products: with fewer, threads take longer
-# to begin, with more, as in prompts, those of BLAS are as good, and need less memory.
-MIN_PARALLEL_PRODUCTS, MAX_PARALLEL_PRODUCTS = 1 << 20, 1 << 28
+MIN_PARALLEL_PRODUCTS = 1 << 20  # of queries and keys in pages; with fewer, threads take longer to begin
 MAX_EXPONENT = 50.0  # exp of this and of its negative is far from the limits of f32
 
 
@@ -296,18 +294,24 @@ class CachedAttention(ScaledDotProductAttention):
             return
         (out,), table, rows = outputs, inputs[-1], range(len(outputs[0]))
         products = inputs[0][0].size * int(table[:, 1].sum())
-        work = workers(MIN_PARALLEL_PRODUCTS <= products <= MAX_PARALLEL_PRODUCTS and len(rows) > 1)
-        for worker, part in zip(work, shares(len(rows), len(work))):
+        work, everything = workers(products >= MIN_PARALLEL_PRODUCTS), slice(None)
+        # How queries are rounded depends on the heads beside them, see `bound_scores`: those are always the same.
+        by_heads = out.ndim > 3 and (len(rows) == 1 or out.shape[-2] >= MIN_BOUNDED_QUERIES)
+        parts = [(rows, heads) for heads in shares(out.shape[1], WORKERS)] if by_heads else []
+        parts = parts or [(rows[part], everything) for part in shares(len(rows), len(work))]
+        for number, (some, heads) in enumerate(parts):
+            worker = work[number % len(work)]
             memory = [np.empty_like(x) for x in workspace] if worker.number else workspace
-            worker(self._attend_rows, inputs, out, memory, rows[part])
-        record(call, work)
+            worker(self._attend_rows, inputs, out, memory, some, heads)
+        with one_blas_thread():  # products are small, and its threads would take time from those of the next layer
+            record(call, work)
 
-    def _attend_rows(self, inputs: Arrays, out: Any, workspace: Arrays, rows: Sequence[int]) -> None:
-        """Compute attention for some rows of a batch whose keys and values lie in pages."""
+    def _attend_rows(self, inputs: Arrays, out: Any, workspace: Arrays, rows: Sequence[int], heads: slice) -> None:
+        """Compute attention of some heads for some rows of a batch whose keys and values lie in pages."""
         scaled, *others = workspace
         for row in rows:
-            q, *operands = _of_row(inputs, row, out.ndim)
-            self._attend((q, *operands), (out[row : row + 1],), (scaled[: q.size], *others))
+            q, *operands = [_of_heads(x, heads, out.ndim) for x in _of_row(inputs, row, out.ndim)]
+            self._attend((q, *operands), (out[row : row + 1, heads],), (scaled[: q.size], *others))
 
     def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         *operands, lengths = inputs
@@ -332,6 +336,11 @@ def _of_row(inputs: Sequence[Any], row: int, rank: int) -> list[Any]:
     if mask is not None and mask.ndim and mask.shape[-1] != 1:
         mask = mask[..., : keys.shape[-2]]
     return [q, keys, values, mask, scale, sink]
+
+
+def _of_heads(x: Any, heads: slice, rank: int) -> Any:
+    """Return the part of an operand of attention, which may be missing, that belongs to some heads, along axis 1."""
+    return x if x is None or x.ndim < rank or x.shape[1] == 1 else x[:, heads]
 
 
 def _dense_specs(inputs: Sequence[Any]) -> list[Any]:

@@ -10,7 +10,7 @@ import ctypes
 import os
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from queue import SimpleQueue
 from typing import Any
@@ -71,7 +71,7 @@ def side_by_side(work: Sequence[Worker]) -> None:
     """Run the workers at the same time: the first one here, the others in threads. Return when all are done, and raise
     the error of one that failed. If this call is interrupted, it leaves no worker running."""
     jobs = [_Job(worker) for worker in work[1:]]
-    with _blas.changed() if _blas else nullcontext():
+    with one_blas_thread():
         try:
             queue = _crew.queue(len(jobs))
             for job in jobs:
@@ -178,6 +178,12 @@ def _blas_threads() -> tuple[Callable[[], int], Callable[[int], object]] | None:
 def cores() -> int:
     """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def one_blas_thread() -> AbstractContextManager[None]:
+    """Return a context in which BLAS computes on the thread that calls it. Its other threads spin for a while after
+    each product, and keep workers from their core."""
+    return _blas.changed() if _blas else nullcontext()
 
 
 def leave_core() -> None:
