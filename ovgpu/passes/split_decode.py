@@ -28,7 +28,7 @@ from ovgpu.ops.shape.reshape import Unsqueeze
 from ovgpu.passes._graph import HALVES, users_of
 from ovgpu.passes.subgraph import reached, subgraph
 from ovgpu.spec import Spec
-from ovgpu.symbolic import OPAQUE, Atom, Int, Sym, Table, atoms
+from ovgpu.symbolic import OPAQUE, Atom, Int, Sym, Table, atoms, same
 from ovgpu.types import PartialShape, Type
 
 MASK_INPUT = 3  # index of the mask among the inputs of an attention
@@ -39,13 +39,16 @@ class Cache:
     """Variable that grows along ``axis``.
 
     ``shape`` is the shape of its new value, in terms of the extents of the model's inputs. At ``axis`` it has the
-    number of new rows.
+    number of new rows. The other extents of ``new``, the shape of the new rows, must be the same. ``append`` is the
+    layer that writes them.
     """
 
     name: str
     axis: int
     type: Type
     shape: tuple[Int, ...]
+    new: tuple[Int, ...]
+    append: Node
 
 
 @dataclass(frozen=True)
@@ -97,8 +100,13 @@ class DecodeSplit:
         specs.append(lengths)
         for parameter, cache in enumerate(self.caches, first):
             shape = translator.shape(cache.shape, parameter)
+            table.layer = cache.append
+            for axis, (extent, of_new) in enumerate(zip(shape, cache.new)):
+                if axis != cache.axis and is_of_inputs(of_new):
+                    same(extent, translator.extent(of_new), f"extents {{0}} and {{1}} of axis {axis} differ")
             whole = (*pages, *shape[len(pages) : cache.axis], rows, *shape[cache.axis + 1 :])
             specs.append(Spec(cache.type, whole))
+        table.layer = None
         return specs
 
 
@@ -116,17 +124,18 @@ class _ExtentTranslator:
     def shape(self, shape: Sequence[Int], index: int) -> tuple[Int, ...]:
         """Return the translated shape of the parameter with this index."""
         return tuple(
-            self._extent(d) if is_of_inputs(d) else self.table.atom("dim", index, axis) for axis, d in enumerate(shape)
+            self.extent(d) if is_of_inputs(d) else self.table.atom("dim", index, axis) for axis, d in enumerate(shape)
         )
 
-    def _extent(self, extent: Int) -> Int:
+    def extent(self, extent: Int) -> Int:
+        """Return a translated extent."""
         if not isinstance(extent, Sym):
             return extent
         total: Int = 0
         for monomial, factor in extent.terms:
             term: Int = factor
             for atom in monomial:
-                args = [self._extent(a) if isinstance(a, Sym) else a for a in atom.args]
+                args = [self.extent(a) if isinstance(a, Sym) else a for a in atom.args]
                 term = term * self.table.atom(atom.op, *args, lo=atom.lo, hi=atom.hi)
             total = total + term
         return total
@@ -272,7 +281,7 @@ class _Split:
             )
             if not all(map(is_of_inputs, shape)):
                 return None
-            caches.append(Cache(name, axis, whole.type, shape))
+            caches.append(Cache(name, axis, whole.type, shape, tuple(new.spec.shape), node))
         return tuple(caches)
 
     def _find_lengths(self) -> set[Atom]:

@@ -79,14 +79,18 @@ class Twins:
         """Make both requests. ``looks`` compares the states after each inference; nothing else reads them."""
         self.found, self.reference, self.looks = request_of(net, device), request_of(net, "CPU"), looks
 
-    def feed(self, rows: int, beams: Sequence[int] = (0, 1)) -> bool:
-        """Append ``rows`` rows, and return whether a decode step ran, which is bound only once."""
+    def inputs(self, rows: int, beams: Sequence[int], batch: int) -> dict[str, Any]:
+        """Return the inputs of a step that appends ``rows`` rows to each sequence of a batch."""
         (state, *_) = self.reference.query_state()
-        had, batch = state.state.shape[2], len(beams)
+        had = state.state.shape[2]
         q, k, v = (numbers(batch, HEADS, rows, WIDTH, seed=had + i) / 9 for i in range(3))
         hidden = (numbers(batch, had + rows, seed=had) > 5).astype(np.float32)
         hidden[:, -1] = 0
-        inputs = {"q": q, "k": k, "v": v, "beams": np.array(beams, np.int32), "hidden": hidden}
+        return {"q": q, "k": k, "v": v, "beams": np.array(beams, np.int32), "hidden": hidden}
+
+    def feed(self, rows: int, beams: Sequence[int] = (0, 1)) -> bool:
+        """Append ``rows`` rows, and return whether a decode step ran, which is bound only once."""
+        inputs = self.inputs(rows, beams, len(beams))
         results = [list(request.infer(inputs).to_tuple()) for request in (self.found, self.reference)]
         for found, want in zip(*results, strict=True):
             np.testing.assert_allclose(found, want, 2e-5, 2e-5)
@@ -224,6 +228,23 @@ def test_steps_that_become_decode_steps(mask: bool, looks: bool, device: str) ->
     assert [twins.feed(n) for n in (1, 1, 0, 1)] == [False, True, False, True]
     twins.compare()
     assert twins.feed(1)
+
+
+@pytest.mark.parametrize("mask", [True, False])
+@pytest.mark.parametrize(("had", "beams", "batch"), [(1, (0,), 2), (2, (0, 1), 1), (2, (0, 1), 3), (1, (0, 0), 1)])
+def test_other_rows_than_beams_are_an_error(
+    had: int, beams: Sequence[int], batch: int, mask: bool, device: str
+) -> None:
+    """As Concat's, also in a decode step, which would write beside the cache. The states stay as they were."""
+    twins = Twins(attending(mask), device)
+    twins.feed(3, range(had))
+    twins.feed(1, range(had))
+    inputs = twins.inputs(1, beams, batch)
+    for request in (twins.found, twins.reference):
+        with pytest.raises(ov.OpError, match=f"extents {len(beams)} and {batch} of axis 0 differ .*layer 'Concat"):
+            request.infer(inputs)
+    twins.compare()
+    assert twins.feed(1, range(had)) == (device != "CPU")
 
 
 @pytest.mark.parametrize("looks", [True, False])
