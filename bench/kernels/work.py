@@ -176,15 +176,18 @@ def reread(step: PlanStep, launch: Launch) -> float:
     tiles and their partial sums, and the keys and values of each block of queries."""
     arguments = template_arguments(launch.name)
     out, x = _shape(step.outputs[0]), step.inputs[0]
+    rows, matrix = prod(out[:-1]), 1 if step.op != "MatMulWithPrologue" else 0
     if launch.name.startswith("product_mma"):
-        rows, matrix = prod(out[:-1]), 1 if step.op != "MatMulWithPrologue" else 0
         depth = _weights(step.inputs[matrix], out) / out[-1] / (2 if arguments[-1] == "Gate" else 1)
         each = min(rows, int(arguments[5])) * depth * step.outputs[0].type.size
         return max(launch.blocks * each - rows * depth * step.outputs[0].type.size, 0.0)
-    if launch.name.startswith("product_tiles") and x is not None and step.inputs[1] is not None:
-        tile = int(arguments[5])
-        across, down = -(-prod(out[:-1]) // tile), -(-out[-1] // PRODUCT_TILE)
-        operands = prod(_shape(x)) * x.type.size * (down - 1) + (step.inputs[1].nbytes or 0) * (across - 1)
+    if launch.name.startswith("product_tiles"):
+        codes, scales = step.inputs[matrix : matrix + 2]
+        assert codes is not None and scales is not None
+        tile, columns = int(arguments[5]), _shape(scales)[0]  # a gate, which follows, takes two columns for each of out
+        across, down = -(-rows // tile), -(-columns // PRODUCT_TILE)
+        depth = _weights(codes, out) / columns
+        operands = rows * depth * step.outputs[0].type.size * (down - 1) + (codes.nbytes or 0) * (across - 1)
         in_memory = launch.blocks > across * down and len(arguments) < 10  # sums of parts, not in a cluster
         sums = 8 * launch.blocks * tile * PRODUCT_TILE if in_memory else 0
         return float(operands + sums)

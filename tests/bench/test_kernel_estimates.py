@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -195,6 +196,26 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         with pytest.raises(SystemExit):
             command.main(wrong)
         assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("rows, across", [(16, 1), (40, 3)])
+@pytest.mark.parametrize(
+    "op, inputs, columns",
+    [
+        ("MatMul", ["x", (8192,), (256, 1)], 256),
+        ("MatMulWithPrologue", [(8192,), (256, 1), (1, 64), "x"], 256),
+        ("MatMulWithPrologue", [(8192,), (256, 1), (1, 64), "x"], 128),  # a gate, which is multiplied afterwards
+    ],
+)
+def test_bytes_that_tiles_of_products_read_again(
+    op: str, inputs: Sequence[Any], columns: int, rows: int, across: int
+) -> None:
+    """Each of two tiles of 128 outputs reads x, and each tile of 16 rows the matrix, of 256 x 64 codes of 4 bits."""
+    found = step(op, [(rows, 64) if shape == "x" else shape for shape in inputs], (rows, columns))
+    code: Any = None
+    launch = Launch("product_tiles<Nibbles, float, None, float, 4, 16, 4, 2, true>", "", code, (2 * across,), 256, 0, 0)
+    codes = next(x for x in found.inputs if x is not None and x.shape == (8192,))
+    assert work.reread(found, launch) == 4 * rows * 64 + (codes.nbytes or 0) * (across - 1)
 
 
 def test_results() -> None:
