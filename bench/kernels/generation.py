@@ -100,9 +100,6 @@ def page(result: dict[str, Any], chosen: Card) -> str:
         f"({PROMPT} tokens in, {GENERATED} out; bf16 and int4), for 1 and 16 prompts. Activations are f16 here,\n"
         "which takes as long as bf16.",
         "",
-        "The decode step of int4 with 16 prompts is overestimated: `estimate.py` gives `product_tiles` 1.2 ms for the\n"
-        "bytes of gate and up, 59 MB, which take 0.02 ms at the card's bandwidth.",
-        "",
         f"| Weights | Prompts | Prompts of {PROMPT} tokens | Decode step | {GENERATED} tokens | vLLM |",
         "| --- | ---: | ---: | ---: | ---: | ---: |",
     ]
