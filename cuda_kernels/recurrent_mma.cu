@@ -26,6 +26,65 @@ struct Operand<float> {
   }
 };
 
+// 16 bytes of a row of R or of a column of h as operands of mma.
+template <class T, bool EXACT>
+struct Chunk {
+  unsigned operand[4];
+
+  __device__ __forceinline__ void operator=(uint4 x) {
+    operand[0] = x.x, operand[1] = x.y, operand[2] = x.z, operand[3] = x.w;
+  }
+};
+
+// f32 as sums of two numbers in TF32, but for 2^-22 of them.
+template <>
+struct Chunk<float, true> {
+  unsigned large[4], small[4];
+
+  __device__ __forceinline__ void operator=(uint4 x) {
+    float elements[4];
+    memcpy(elements, &x, sizeof(x));
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      large[i] = __float_as_uint(Operand<float>::of(elements[i])) & ~0u << IGNORED_BITS;
+      small[i] = __float_as_uint(Operand<float>::of(elements[i] - __uint_as_float(large[i])));
+    }
+  }
+};
+
+// Compute sum += a b for two rows of a and a column of b: their elements i, i + 1.
+template <class T>
+__device__ __forceinline__ void multiply_pairs(const unsigned (&upper)[4], const unsigned (&lower)[4],
+                                               const unsigned (&column)[4], float (&sum)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; i += 2) {
+    const unsigned a[4] = {upper[i], lower[i], upper[i + 1], lower[i + 1]};
+    multiply_add<T>(a, column[i], column[i + 1], sum);
+  }
+}
+
+template <class T>
+__device__ __forceinline__ void multiply_chunks(const Chunk<T, false>& upper, const Chunk<T, false>& lower,
+                                                const Chunk<T, false>& column, float (&sum)[4]) {
+  multiply_pairs<T>(upper.operand, lower.operand, column.operand, sum);
+}
+
+// Multiply f32 by three products in TF32 (Ootomo and Yokota, 2022). The fourth, of the small numbers, is less than
+// 2^-22 of the first. Tensor cores do not round sums to nearest, so that they add few products at a time.
+template <class T>
+__device__ __forceinline__ void multiply_chunks(const Chunk<T, true>& upper, const Chunk<T, true>& lower,
+                                                const Chunk<T, true>& column, float (&sum)[4]) {
+  float product[4] = {}, rest[4] = {};
+  multiply_pairs<T>(upper.large, lower.large, column.large, product);
+  multiply_pairs<T>(upper.small, lower.small, column.large, rest);
+  multiply_pairs<T>(upper.large, lower.large, column.small, rest);
+#pragma unroll
+  for (int i = 0; i < 4; i++) {
+    const bool finite = fabsf(product[i]) < __int_as_float(0x7f800000);  // infinity times 0 is no rest
+    sum[i] += finite ? product[i] + rest[i] : product[i];
+  }
+}
+
 template <class T>
 __device__ __forceinline__ uint4 rounded(uint4 chunk) {
   constexpr int N = 16 / sizeof(T);
@@ -50,9 +109,9 @@ struct Partial {
 // selects, is the right operand. blockIdx.y is the direction. A warp multiplies STEPS parts of BYTES of each row; the
 // parts are dealt out to the warps in turn. R is aligned to 16 bytes, and so are its rows. Without lengths, all
 // sequences have all steps. `state` is [directions, groups of sequences, 2, parts of a row, 8 N, BYTES]: h before and
-// after a step, rounded to T or TF32; it holds zeros before the first launch. `arrived` [directions, groups] are
-// counters, zero before and after a launch.
-template <class T, class L, Cell CELL, int STEPS, int M, int N>
+// after a step, rounded to T or, unless products are EXACT, to TF32; it holds zeros before the first launch. `arrived`
+// [directions, groups] are counters, zero before and after a launch.
+template <class T, class L, Cell CELL, int STEPS, int M, int N, bool EXACT = false>
 __global__ void __launch_bounds__(THREADS, 1)
     recurrent_mma(const float* x, const T* r, const T* b, const T* h, const T* c, const L* lengths, T* y, T* h_out,
                   T* c_out, T* state, unsigned* arrived, Strides stride, Activations<float> activations, Sizes size) {
@@ -60,7 +119,7 @@ __global__ void __launch_bounds__(THREADS, 1)
   constexpr int SEQUENCES = 8 * N, OWNED = (UNITS * SEQUENCES + THREADS - 1) / THREADS;
   constexpr int CHUNK = 16 / sizeof(T), PART = BYTES / sizeof(T), STATE = WARPS * STEPS * SEQUENCES * PART;
   // Parts of h that are loaded at once: all, or half of those that registers can hold.
-  constexpr int FREE = (REGISTERS - 8 * STEPS * M - 4 * M * N) / (4 * N);
+  constexpr int FREE = (REGISTERS - (EXACT ? 16 * STEPS * M + 8 * N + 8 : 8 * STEPS * M) - 4 * M * N) / (4 * N);
   constexpr int AHEAD = FREE >= STEPS ? STEPS : FREE / 2, PASSES = (STEPS + AHEAD - 1) / AHEAD;
   using Sums = Partial<SEQUENCES, M>;
   OVGPU_DYN_SHARED(float, partial);
@@ -72,7 +131,7 @@ __global__ void __launch_bounds__(THREADS, 1)
   state += 2ll * barrier * STATE;
 
   // A lane holds 16 bytes of rows `group` and `group + 8` of each tile and part.
-  uint4 weight[STEPS][M][2];
+  Chunk<T, EXACT> weight[STEPS][M][2];
 #pragma unroll
   for (int s = 0; s < STEPS; s++) {
 #pragma unroll
@@ -84,7 +143,8 @@ __global__ void __launch_bounds__(THREADS, 1)
         weight[s][m][half] = make_uint4(0, 0, 0, 0);
         if (row < U * G && unit < hidden && i < hidden) {
           const long long at = ((1ll * direction * G + row / U) * hidden + unit) * size.r_row + i;
-          weight[s][m][half] = rounded<T>(*reinterpret_cast<const uint4*>(r + at));
+          const uint4 chunk = *reinterpret_cast<const uint4*>(r + at);
+          weight[s][m][half] = EXACT ? chunk : rounded<T>(chunk);
         }
       }
     }
@@ -122,7 +182,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     if (lengths && lengths[sequence[k]] < steps) length[k] = lengths[sequence[k]] > 0 ? int(lengths[sequence[k]]) : 0;
     h_before[k] = float(h[sequence[k] * stride.h + direction * stride.h_direction + unit[k]]);
     if (CELL == LSTM) cell[k] = float(c[sequence[k] * stride.c + direction * stride.c_direction + unit[k]]);
-    state[state_at[k]] = Operand<T>::of(h_before[k]);
+    state[state_at[k]] = EXACT ? T(h_before[k]) : Operand<T>::of(h_before[k]);
   }
   __syncthreads();
   if (threadIdx.x == 0) arrive(counter);
@@ -133,7 +193,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     __syncthreads();
     const T* const from = operand + step % 2 * STATE;
     float sum[M][N][4] = {};
-    uint4 column[2][AHEAD][N];
+    uint4 loaded[2][AHEAD][N];
 #pragma unroll
     for (int pass = 0; pass <= PASSES; pass++) {
       // Never skips: the branch keeps the compiler from loading more than the registers can hold.
@@ -143,21 +203,19 @@ __global__ void __launch_bounds__(THREADS, 1)
 #pragma unroll
         for (int n = 0; n < N; n++) {
           const T* at = from + (s * WARPS * SEQUENCES + n * 8) * PART;
-          column[pass % 2][s - pass * AHEAD][n] = __ldcg(reinterpret_cast<const uint4*>(at));
+          loaded[pass % 2][s - pass * AHEAD][n] = __ldcg(reinterpret_cast<const uint4*>(at));
         }
       }
 #pragma unroll
       for (int s = pass * AHEAD - AHEAD; s < pass * AHEAD && s < STEPS; s++) {
+        if (s < 0) continue;
+        Chunk<T, EXACT> column[N];
 #pragma unroll
-        for (int m = 0; m < M && s >= 0; m++) {
-          const uint4 upper = weight[s][m][0], lower = weight[s][m][1];
-          const unsigned even[4] = {upper.x, lower.x, upper.y, lower.y}, odd[4] = {upper.z, lower.z, upper.w, lower.w};
+        for (int n = 0; n < N; n++) column[n] = loaded[(pass + 1) % 2][s % AHEAD][n];
 #pragma unroll
-          for (int n = 0; n < N; n++) {
-            const uint4 chunk = column[(pass + 1) % 2][s % AHEAD][n];
-            multiply_add<T>(even, chunk.x, chunk.y, sum[m][n]);
-            multiply_add<T>(odd, chunk.z, chunk.w, sum[m][n]);
-          }
+        for (int m = 0; m < M; m++) {
+#pragma unroll
+          for (int n = 0; n < N; n++) multiply_chunks<T>(weight[s][m][0], weight[s][m][1], column[n], sum[m][n]);
         }
       }
     }
@@ -193,7 +251,9 @@ __global__ void __launch_bounds__(THREADS, 1)
       const float h_after = next_state<CELL>(activations, product, in[k], bias[k], h_before[k], carried);
       active[k] = length[k] > t;
       if (active[k]) h_before[k] = h_after, cell[k] = carried;
-      if (!last) state[(step + 1) % 2 * STATE + state_at[k]] = Operand<T>::of(h_before[k]);
+      if (!last) {
+        state[(step + 1) % 2 * STATE + state_at[k]] = EXACT ? T(h_before[k]) : Operand<T>::of(h_before[k]);
+      }
     }
     // The other blocks wait only for the state: y and the next projections overlap with waiting.
     if (!last) {

@@ -92,7 +92,7 @@ def of_step(row: StepLaunches, card: Card, fits: bool = False) -> Iterator[Estim
             if not share:  # several launches of a kernel divide its arrays among them
                 part = Traffic(0.0, work.nbytes(step, launch) / sum(other.name == launch.name for other in launches))
             part = Traffic(part.memory, part.cache + share * work.reread(step, launch))
-            yield of_launch(launch, part, total * share, step, card)
+            yield of_launch(launch, part, work.products(launch) * total * share, step, card)
 
 
 def _main_launches(step: PlanStep, launches: Sequence[Launch | LibraryCall], total: float) -> set[int]:

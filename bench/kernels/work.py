@@ -210,6 +210,11 @@ def reread(step: PlanStep, launch: Launch) -> float:
     return 0.0
 
 
+def products(launch: Launch) -> int:
+    """Return how many products a kernel takes for each multiply-add: three in TF32 for one of f32, else one."""
+    return 3 if launch.name.startswith("recurrent_mma<") and template_arguments(launch.name)[-1] == "true" else 1
+
+
 def _groups_heads(launch: Launch) -> bool:
     """Return whether rows of several heads may share a tile of attend_mma."""
     return launch.name.startswith("attend_mma") and template_arguments(launch.name)[10] != "WHOLE"

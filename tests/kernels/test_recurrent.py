@@ -13,7 +13,7 @@ from ovgpu.backends.cuda import CudaBackend
 from ovgpu.backends.cuda.kernels import Kernel
 from ovgpu.backends.cuda.launch import Launcher
 from ovgpu.ops.base.xp import NUMPY
-from ovgpu.ops.sequence import _recurrence
+from ovgpu.ops.sequence import _recurrence, _recurrence_mma
 from ovgpu.ops.sequence._cells import GRU, LSTM, RNN, Recurrent
 from ovgpu.ops.sequence.recurrent import (
     GRUCell,
@@ -227,6 +227,7 @@ def test_weights_that_registers_cannot_hold(
     sequence: Any, batch: int, backend: CudaBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_recurrence, "REGISTERS", ())
+    monkeypatch.setattr(_recurrence_mma, "MIN_BATCH", batch + 1)
     op = sequence()
     calls = run(backend, op, sequence_inputs(op, batch, 4, 5, 40), steps=4)
     assert kernels(calls) == 1

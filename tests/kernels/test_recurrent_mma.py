@@ -38,7 +38,10 @@ PLAIN = [CELLS[0], CELLS[2], CELLS[4]]
 
 
 def rounded(x: Array, kind: np.dtype[Any]) -> Array:
-    """Return x [f32], rounded to a 16-bit type, or to TF32 for f32: to nearest, halfway cases away from zero."""
+    """Return x [f32], rounded to a 16-bit type, or to TF32 for f32: to nearest, halfway cases away from zero. For f64,
+    it is not rounded."""
+    if kind.itemsize == 8:
+        return x
     if kind != F32:
         return x.astype(kind).astype(np.float32)
     return ((x.view(np.uint32) + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
@@ -92,7 +95,9 @@ def run(
 
     The kernel rounds R and h as the reference does. Where h is next to a rounding boundary, they may round it to
     neighbours. A gate then differs by |r| ulp of h < 1: less than the tolerance of the type, or that of f16 for TF32.
+    Without TF32, f32 is not rounded.
     """
+    exact = kind == F32 and not backend.blas.tf32
     random = np.random.default_rng(3)
     shapes, scale = sequence_inputs(op, batch, steps, features, hidden), min(0.5, 2 / hidden**0.5)
     draws = [
@@ -104,9 +109,9 @@ def run(
         ]
         for s in shapes
     ]
-    if kind == F32:  # cuBLAS rounds them to TF32
-        for exact in (draws[0], draws[-3]):
-            exact[:] = [rounded(x, kind) for x in exact]
+    if kind == F32 and not exact:  # cuBLAS rounds them to TF32
+        for operands in (draws[0], draws[-3]):
+            operands[:] = [rounded(x, kind) for x in operands]
     for draw in draws[1 + op.states]:
         draw[:2] = 0, steps
 
@@ -118,7 +123,8 @@ def run(
     empty = array if time_major else cupy_emu.empty
     inputs = [(empty if i <= op.states else cupy_emu.empty)(d[0].shape, d[0].dtype) for i, d in enumerate(draws)]
     inputs[-2] = cupy_emu.empty((*shapes[-2][:2], hidden + padding), kind)[:, :, :hidden]
-    wanted = [[y.astype(kind) for y in reference(op, kind, [d[i] for d in draws])] for i in range(3)]
+    rounding = np.dtype(np.float64) if exact else kind
+    wanted = [[y.astype(kind) for y in reference(op, rounding, [d[i] for d in draws])] for i in range(3)]
     found = [empty(y.shape, kind) for y in wanted[0]]
     workspace = [cupy_emu.empty((wanted[0][0].size * op.gates,), np.float32)]
     launcher = Launcher(backend.stream, backend.blas)
@@ -133,10 +139,10 @@ def run(
         list(zip(inputs, draws)),
         found,
         lambda i: wanted[i],
-        TOLERANCE["float16" if kind == F32 else kind.name],
+        TOLERANCE["float16" if kind == F32 and not exact else kind.name],
     )
     (call,) = [call for call in launcher.calls if kernel_name(call).startswith("recurrent")]
-    assert isinstance(call, RoundingCall) == (kind == F32 and "mma" in kernel_name(call))
+    assert isinstance(call, RoundingCall) == (kind == F32 and not exact and "mma" in kernel_name(call))
     return kernel_name(call)
 
 
@@ -150,6 +156,17 @@ def test_sequences(
     """All steps are one launch."""
     op = sequence(direction=direction, **attributes)
     assert run(tf32_backend, op, kind, 5, 24).startswith("recurrent_mma<")
+
+
+@pytest.mark.drawn(4)
+@pytest.mark.parametrize(("sequence", "attributes"), CELLS)
+@pytest.mark.parametrize("direction", ["reverse", "bidirectional"])
+def test_sequences_in_exact_f32(
+    sequence: Any, attributes: dict[str, Any], direction: Any, backend: CudaBackend
+) -> None:
+    for batch, hidden in ((5, 24), (17, 136)):
+        name = run(backend, sequence(direction=direction, **attributes), F32, batch, hidden)
+        assert name.startswith("recurrent_mma<float,") and name.endswith(", true>")
 
 
 @pytest.mark.drawn(4)
@@ -193,6 +210,50 @@ def test_hundreds_of_units(kind: Any, hidden: int, direction: Any, tf32_backend:
     """Blocks on 128 multiprocessors hold 64 rows of R, and read h of 8 sequences."""
     name = run(tf32_backend, LSTMSequence(direction=direction), kind, 32, hidden, steps=2)
     assert name.endswith(f", {hidden * kind.itemsize // 512}, 4, 1>")
+
+
+def test_hundreds_of_units_in_exact_f32(backend: CudaBackend) -> None:
+    """Rows of R take twice the registers."""
+    assert run(backend, LSTMSequence(), F32, 32, 512, steps=2).endswith(", 4, 2, 2, true>")
+
+
+def steps_of(backend: CudaBackend, r: Array, h: Array, steps: int = 4) -> Array:
+    """Return all h [N, 1 + T, H] of ``h = relu(R h)`` from products of exact f32 on tensor cores."""
+    op, (batch, hidden) = RNNSequence(activations=("relu",)), h.shape
+    given = [np.zeros((batch, steps, 8), np.float32), h[:, None], None, np.zeros((1, hidden, 8), np.float32), r[None]]
+    found = [cupy_emu.empty((batch, 1, *s, hidden), np.float32) for s in ((steps,), ())]
+    launcher = Launcher(backend.stream, backend.blas)
+    inputs = [*(None if x is None else cupy_emu.asarray(x) for x in given), None]
+    assert op.cuda(launcher, inputs, found, [cupy_emu.empty((batch * steps * hidden,), np.float32)]) is None
+    assert kernel_name(launcher.calls[-1]).endswith(", true>")
+    run_calls(launcher.calls)
+    return np.concatenate([h[:, None], found[0].get()[:, 0]], 1)
+
+
+def test_errors_of_exact_products(backend: CudaBackend) -> None:
+    """They are less than 2^-20 of the sum of the products' absolute values, whatever the sizes of the operands."""
+    random = np.random.default_rng(7)
+    for hidden, scale in ((24, 1.0), (136, 1e-20), (520, 1e20)):
+        r = (random.standard_normal((hidden, hidden)) * 2.0 ** random.integers(-9, 2, (hidden, hidden))).astype(
+            np.float32
+        )
+        h = (scale * np.abs(random.standard_normal((9, hidden)))).astype(np.float32)
+        found = steps_of(backend, r, h).astype(np.float64)
+        before, after = found[:, :-1], found[:, 1:]
+        wanted, whole = np.maximum(before @ r.T.astype(np.float64), 0), before @ np.abs(r.T).astype(np.float64)
+        assert (np.abs(after - wanted) <= 2.0**-20 * whole).all() and (after > 0).any()
+
+
+def test_infinities_in_exact_products(backend: CudaBackend) -> None:
+    """The small numbers into which f32 are split do not turn them into NaN."""
+    random = np.random.default_rng(8)
+    for place in ("r", "h"):
+        r, h = (np.abs(random.standard_normal(s)).astype(np.float32) for s in ((24, 24), (9, 24)))
+        (r if place == "r" else h)[3, 5] = np.inf
+        found = steps_of(backend, r, h, 2)
+        with np.errstate(invalid="ignore"):
+            np.testing.assert_array_equal(np.isinf(found[:, 1]), np.isinf(h @ r.T))
+        assert np.isinf(found).any() and not np.isnan(found[:, 1]).any()
 
 
 def test_passes(tf32_backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,7 +333,7 @@ def test_fallbacks(case: str, tf32_backend: CudaBackend) -> None:
     assert run(tf32_backend, op, kind, **{"batch": 5, "hidden": 24, **options}).startswith("recurrent<")
 
 
-def test_exact_f32(backend: CudaBackend) -> None:
+def test_f32_and_f64(backend: CudaBackend) -> None:
     names = []
     for kind in (F32, np.dtype(np.float64)):
         op = RNNSequence()
@@ -281,8 +342,8 @@ def test_exact_f32(backend: CudaBackend) -> None:
         launcher = Launcher(backend.stream, backend.blas)
         found = [cupy_emu.empty((5, 1, *s), kind) for s in ((3, 16), (16,))]
         assert op.cuda(launcher, inputs, found, [cupy_emu.empty((5 * 3 * 16,), kind)]) is None
-        names.append(kernel_name(launcher.calls[-1])[:10])
-    assert names == ["recurrent<"] * 2
+        names.append(kernel_name(launcher.calls[-1]).partition("<")[0])
+    assert names == ["recurrent_mma", "recurrent"]
 
 
 def test_older_cards(tf32_backend: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -299,8 +360,8 @@ def test_blocks_that_do_not_fit_together(tf32_backend: CudaBackend, monkeypatch:
 def test_plans() -> None:
     """Plans for 132 multiprocessors follow from gates, the bytes of a row, units, directions and batch."""
 
-    def plan(gates: int, itemsize: int, hidden: int, directions: int, batch: int) -> Any:
-        found = MmaTiling.of(gates, hidden * itemsize, hidden, directions, batch, 132)
+    def plan(gates: int, itemsize: int, hidden: int, directions: int, batch: int, exact: bool = False) -> Any:
+        found = MmaTiling.of(gates, hidden * itemsize, hidden, directions, batch, 132, exact)
         return found and (found.steps, found.tiles, found.groups, found.grid)
 
     assert plan(4, 4, 512, 1, 8) == (4, 1, 1, (128, 1, 1))
@@ -314,16 +375,19 @@ def test_plans() -> None:
     assert plan(1, 2, 256, 1, 64) == (1, 1, 1, (16, 1, 8))
     assert plan(4, 4, 1028, 1, 32) is None
     assert plan(4, 4, 1024, 2, 64)[3] == (128, 2, 2)  # too many blocks: the launch asks whether they fit
+    assert plan(4, 4, 512, 1, 32, exact=True) == (4, 2, 2, (64, 1, 2))
+    assert plan(4, 4, 256, 2, 32, exact=True) == (2, 4, 1, (16, 2, 4))
+    assert plan(4, 4, 1024, 1, 32, exact=True) == (8, 1, 2, (256, 1, 2))
 
 
 @pytest.mark.parametrize("architecture", nvrtc.NEWEST)
 def test_plans_compile_without_spills(architecture: str, to_compile: ToCompile) -> None:
-    """All plans for f32 rows of 8 parts and f16 rows of 2 parts compile without spills."""
+    """All plans for f32 rows of 8 parts, f16 rows of 2 parts and exact f32 rows of 4 parts compile without spills."""
     expressions = [
-        f"recurrent_mma<{kind}, int, {cell}, {steps}, {m}, {n}>"
-        for kind, steps in (("float", 8), ("__half", 2))
+        f"recurrent_mma<{kind}, int, {cell}, {steps}, {m}, {n}{', true' if exact else ''}>"
+        for kind, steps, exact in (("float", 8, False), ("__half", 2, False), ("float", 4, True))
         for cell, units in (("LSTM", 4), ("GRU_LINEAR", 5), ("RNN", 16))
-        for m, n in block_sizes(steps, units)
+        for m, n in block_sizes(steps, units, exact)
     ]
     expressions = to_compile("recurrent_mma.cu", expressions)
     usage = nvrtc.compile_file("recurrent_mma.cu", architecture, expressions).usage

@@ -1,9 +1,13 @@
-"""Launch of `cuda_kernels/recurrent_mma.cu`: sequences of recurrent layers with a batch, on tensor cores."""
+"""Launch of `cuda_kernels/recurrent_mma.cu`: sequences of recurrent layers with a batch, on tensor cores.
+
+Products of f32 are exact but for some 2^-22 of each, unless TF32 is allowed: three products in TF32 make one of f32.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from math import prod
 from typing import Any
 
@@ -35,9 +39,17 @@ class MmaTiling:
 
     @staticmethod
     def of(
-        gates: int, row_bytes: int, hidden: int, directions: int, batch: int, multiprocessors: int
+        gates: int,
+        row_bytes: int,
+        hidden: int,
+        directions: int,
+        batch: int,
+        multiprocessors: int,
+        exact: bool = False,
     ) -> MmaTiling | None:
         """Return the tiling for R of [directions, gates * hidden, hidden]; None if its rows do not fit into registers.
+
+        ``exact`` is that of `block_sizes`.
 
         Among the tilings with a multiprocessor for each block, take those whose blocks read h of the fewest sequences,
         and then the one with the fewest rows per block. If there are none, take the tiling with the fewest blocks.
@@ -47,8 +59,10 @@ class MmaTiling:
             return None
         plans = [
             MmaTiling(steps, m, n, (-(-hidden // (units * m)), directions, -(-batch // (8 * n))))
-            for m, n in block_sizes(steps, units)
+            for m, n in block_sizes(steps, units, exact)
         ]
+        if not plans:
+            return None
         return next(
             (plan for plan in plans if prod(plan.grid) <= multiprocessors), min(plans, key=lambda plan: prod(plan.grid))
         )
@@ -64,19 +78,18 @@ class MmaTiling:
         return WARPS * self.tiles * (ROWS * columns + max(8 // self.tiles, 2)) * 4
 
 
-def block_sizes(steps: int, units: int) -> Sequence[tuple[int, int]]:
+def block_sizes(steps: int, units: int, exact: bool = False) -> Sequence[tuple[int, int]]:
     """Return the (row tiles, groups of sequences) that a block's registers can hold, with the fewest groups first.
 
-    ``units`` is the number of hidden units of a row tile.
+    ``units`` is the number of hidden units of a row tile. If ``exact``, rows of R and a part of h are held as two
+    numbers in TF32 per element, and products of three are added up on their own.
     """
-    return [
-        (m, n)
-        for n in SIZES
-        for m in SIZES
-        if units * m * 8 * n <= OWNED * WARPS * 32
-        and 8 * steps * m <= OPERANDS
-        and 8 * steps * m + 4 * m * n + 8 * n <= REGISTERS
-    ]
+    found = []
+    for n, m in product(SIZES, SIZES):
+        rows, others = (16 * steps * m, 16 * n + 8) if exact else (8 * steps * m, 8 * n)
+        if units * m * 8 * n <= OWNED * WARPS * 32 and rows <= OPERANDS and rows + 4 * m * n + others <= REGISTERS:
+            found.append((m, n))
+    return found
 
 
 def launch(
@@ -98,16 +111,17 @@ def launch(
     sizes of `recurrent.cuh`.
     """
     dtype, (batch, directions, hidden) = r.dtype, states[0].shape
-    rounds = k.tf32 and dtype == np.float32
-    if not (rounds or dtype.itemsize == 2) or k.capability < CAPABILITY or batch < MIN_BATCH or x.shape[-2] < 2:
+    exact = dtype == np.float32 and not k.tf32
+    if dtype.itemsize > 4 or k.capability < CAPABILITY or batch < MIN_BATCH or x.shape[-2] < 2:
         return False
     if cell == "GRU" or any(n % 16 for n in (hidden * dtype.itemsize, r.strides[1])) or r.data.ptr % 16:
         return False
-    plan = MmaTiling.of(gates, hidden * dtype.itemsize, hidden, directions, batch, k.multiprocessors)
+    plan = MmaTiling.of(gates, hidden * dtype.itemsize, hidden, directions, batch, k.multiprocessors, exact)
     if plan is None:
         return False
     counts = "int" if lengths is None else k.c_type(lengths.dtype)
-    kernel = f"recurrent_mma<{k.c_type(dtype)}, {counts}, {cell}, {plan.steps}, {plan.tiles}, {plan.groups}>"
+    arguments = (k.c_type(dtype), counts, cell, plan.steps, plan.tiles, plan.groups, *(["true"] if exact else []))
+    kernel = f"recurrent_mma<{', '.join(map(str, arguments))}>"
     if not k.fits("recurrent_mma.cu", kernel, plan.grid, (WARPS * 32,), plan.shared()):
         return False
     state = _zeros(k, plan.state_shape(dtype.itemsize), dtype)
@@ -121,7 +135,7 @@ def launch(
         (x, r, b, h, c, lengths, y, h_out, c_out, state, arrived, *structs),
         plan.shared(),
         cooperative=True,
-        tf32=rounds,
+        tf32=dtype == np.float32 and not exact,
     )
     return True
 
