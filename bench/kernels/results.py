@@ -112,8 +112,8 @@ once per warp tile (128 bytes per clock), instructions of the epilogue, and L2, 
 both matrices. Estimates of libraries leave all three out.
 
 Products of libraries in TF32 are estimated like those in f16, without a division of K among blocks: small ones on an
-RTX 4090, which multiplies TF32 at the rate of f32, seem slower than in f32. "Before", Llama in TF32 was exact f32;
-other workloads in TF32 have a row in exact f32 above them."""
+RTX 4090, which multiplies TF32 at the rate of f32, seem slower than in f32. "Before", recurrent layers in exact f32 did
+not run on tensor cores."""
 CALIBRATION = """Rows named "early" are of graphs whose kernels begin early. The rest are times of kernels one after the
 other, or of single layers in a row. The worst: products of 9 to 16 rows with codes of 8 bits, in a form that is no
 longer chosen (its loop over parts had no loop inside, so that the end of a tile counts in each trip); attention with a

@@ -198,6 +198,17 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         assert message in capsys.readouterr().err
 
 
+def test_products_of_split_f32() -> None:
+    """Three products in TF32 make one of f32."""
+    code: Any = None
+    names = (
+        "recurrent_mma<float, int, LSTM, 2, 4, 1, true>",
+        "recurrent_mma<float, int, LSTM, 2, 4, 1>",
+        "expand<true>",
+    )
+    assert [work.products(Launch(name, "", code, (1,), 256, 0, 0)) for name in names] == [3, 1, 1]
+
+
 @pytest.mark.parametrize("rows, across", [(16, 1), (40, 3)])
 @pytest.mark.parametrize(
     "op, inputs, columns",
