@@ -147,11 +147,10 @@ def schema_of_call(functions: Functions) -> str:
     """Return the JSON schema of a call of one of some functions."""
     calls, definitions = list[Any](), dict[str, Any]()
     for number, (name, parameters) in enumerate(functions.items()):
-        place = f"#/$defs/{number}"
-        properties = {"name": {"const": name}, "arguments": {"$ref": place}}
+        root = f"urn:ovgpu:{number}"  # of its references, unless $schema names a draft in which $ref hides $id
+        properties = {"name": {"const": name}, "arguments": {"$ref": root, "type": "object"}}
         calls.append({"type": "object", "properties": properties, "required": [*properties]})
-        # Its references begin at its root.
-        definitions[str(number)] = json.loads(json.dumps(parameters).replace('"$ref": "#', f'"$ref": "{place}'))
+        definitions[str(number)] = {key: x for key, x in parameters.items() if key != "$schema"} | {"$id": root}
     return json.dumps({"anyOf": calls, "$defs": definitions})
 
 
