@@ -96,8 +96,10 @@ def _qwen_coder(text: str, functions: Functions) -> Found:
         raise ValueError("no function")
     name = found[1].strip()
     types, arguments = functions[name].get("properties", {}), dict[str, Any]()
-    for parameter, value in re.findall(r"<parameter=([^>\n]+)>\n?(.*?)\n?</parameter>", found[2], re.DOTALL):
-        arguments[parameter.strip()] = _value(value, types.get(parameter.strip()))
+    for part in found[2].split("</parameter>")[:-1]:  # one expression for all would look for each end up to the last
+        if begun := re.search(r"<parameter=([^<>\n]+)>\n?", part):
+            parameter, value = begun[1].strip(), part[begun.end() :].removesuffix("\n")
+            arguments[parameter] = _value(value, types.get(parameter))
     yield name, arguments
 
 
