@@ -292,26 +292,25 @@ class CachedAttention(ScaledDotProductAttention):
         if inputs[-1].ndim == 1:
             self._attend(_valid_inputs(*inputs), outputs, workspace)
             return
-        (out,), table, rows = outputs, inputs[-1], range(len(outputs[0]))
-        products = inputs[0][0].size * int(table[:, 1].sum())
-        work, everything = workers(products >= MIN_PARALLEL_PRODUCTS), slice(None)
-        # How queries are rounded depends on the heads beside them, see `bound_scores`: those are always the same.
-        by_heads = out.ndim > 3 and (len(rows) == 1 or out.shape[-2] >= MIN_BOUNDED_QUERIES)
-        parts = [(rows, heads) for heads in shares(out.shape[1], WORKERS)] if by_heads else []
-        parts = parts or [(rows[part], everything) for part in shares(len(rows), len(work))]
-        for number, (some, heads) in enumerate(parts):
-            worker = work[number % len(work)]
+        (out,), products = outputs, inputs[0][0].size * inputs[-1][:, 1].astype(np.int64)
+        # How queries are rounded depends on the heads beside them. Rows beside them must not decide which these are.
+        many = out.shape[-2] >= MIN_BOUNDED_QUERIES
+        by_heads = (out.ndim > 3) & (many | (products >= MIN_PARALLEL_PRODUCTS))
+        some, everything = shares(out.shape[1], WORKERS), [slice(None)]
+        parts = [(row, heads) for row, divided in enumerate(by_heads) for heads in (some if divided else everything)]
+        work = workers(products.sum() >= MIN_PARALLEL_PRODUCTS)
+        for worker in work[: len(parts)]:
             memory = [np.empty_like(x) for x in workspace] if worker.number else workspace
-            worker(self._attend_rows, inputs, out, memory, some, heads)
+            for row, heads in parts[worker.number :: len(work)]:
+                worker(self._attend_row, inputs, out, memory, row, heads)
         with one_blas_thread():  # products are small, and its threads would take time from those of the next layer
             record(call, work)
 
-    def _attend_rows(self, inputs: Arrays, out: Any, workspace: Arrays, rows: Sequence[int], heads: slice) -> None:
-        """Compute attention of some heads for some rows of a batch whose keys and values lie in pages."""
+    def _attend_row(self, inputs: Arrays, out: Any, workspace: Arrays, row: int, heads: slice) -> None:
+        """Compute attention of some heads for a row of a batch whose keys and values lie in pages."""
         scaled, *others = workspace
-        for row in rows:
-            q, *operands = [_of_heads(x, heads, out.ndim) for x in _of_row(inputs, row, out.ndim)]
-            self._attend((q, *operands), (out[row : row + 1, heads],), (scaled[: q.size], *others))
+        q, *operands = [_of_heads(x, heads, out.ndim) for x in _of_row(inputs, row, out.ndim)]
+        self._attend((q, *operands), (out[row : row + 1, heads],), (scaled[: q.size], *others))
 
     def cuda(self, k: KernelRecorder, inputs: Arrays, outputs: Arrays, workspace: Arrays) -> Any:
         *operands, lengths = inputs
@@ -339,8 +338,10 @@ def _of_row(inputs: Sequence[Any], row: int, rank: int) -> list[Any]:
 
 
 def _of_heads(x: Any, heads: slice, rank: int) -> Any:
-    """Return the part of an operand of attention, which may be missing, that belongs to some heads, along axis 1."""
-    return x if x is None or x.ndim < rank or x.shape[1] == 1 else x[:, heads]
+    """Return the part of an operand of attention, which may be missing, that belongs to some heads, along axis 1 of an
+    operand of this rank."""
+    axis = 0 if x is None else 1 + x.ndim - rank
+    return x if x is None or axis < 0 or x.shape[axis] == 1 else x[(slice(None),) * axis + (heads,)]
 
 
 def _dense_specs(inputs: Sequence[Any]) -> list[Any]:

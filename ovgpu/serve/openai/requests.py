@@ -89,7 +89,7 @@ def parse_chat(document: dict[str, Any]) -> TextRequest:
         else:
             ((common["function"], parameters),) = choice.items()
             common["schema"] = json.dumps(parameters)
-        common["end"] = "tool_calls" if fields.get("tool_choice") == "required" else "stop"
+            common["end"] = "tool_calls" if fields.get("tool_choice") == "required" else "stop"
     common["parallel_calls"] = fields.get("parallel_tool_calls") is None or fields.flag("parallel_tool_calls")
     given = [] if fields.get("tool_choice") == "none" else tools
     return TextRequest(chat=Chat(messages, given, variables), logprobs=fields.flag("logprobs"), **common)
@@ -249,8 +249,9 @@ def _tool(i: int, tool: Any) -> dict[str, Any]:
 
 
 def functions_of(tools: list[dict[str, Any]]) -> Functions:
-    """Return the JSON schemas of the parameters of tools by name."""
-    return {tool["function"]["name"]: tool["function"].get("parameters", {"type": "object"}) for tool in tools}
+    """Return the JSON schemas of the parameters of tools by name. Without a type, they are those of objects."""
+    functions = [tool["function"] for tool in tools]
+    return {function["name"]: {"type": "object", **function.get("parameters", {})} for function in functions}
 
 
 def _tool_choice(fields: Fields, tools: list[dict[str, Any]]) -> Functions:

@@ -96,8 +96,10 @@ def _qwen_coder(text: str, functions: Functions) -> Found:
         raise ValueError("no function")
     name = found[1].strip()
     types, arguments = functions[name].get("properties", {}), dict[str, Any]()
-    for parameter, value in re.findall(r"<parameter=([^>\n]+)>\n?(.*?)\n?</parameter>", found[2], re.DOTALL):
-        arguments[parameter.strip()] = _value(value, types.get(parameter.strip()))
+    for part in found[2].split("</parameter>")[:-1]:  # one expression for all would look for each end up to the last
+        if begun := re.search(r"<parameter=([^<>\n]+)>\n?", part):
+            parameter, value = begun[1].strip(), part[begun.end() :].removesuffix("\n")
+            arguments[parameter] = _value(value, types.get(parameter))
     yield name, arguments
 
 
@@ -147,11 +149,10 @@ def schema_of_call(functions: Functions) -> str:
     """Return the JSON schema of a call of one of some functions."""
     calls, definitions = list[Any](), dict[str, Any]()
     for number, (name, parameters) in enumerate(functions.items()):
-        place = f"#/$defs/{number}"
-        properties = {"name": {"const": name}, "arguments": {"$ref": place}}
+        root = f"urn:ovgpu:{number}"  # of its references, unless $schema names a draft in which $ref hides $id
+        properties = {"name": {"const": name}, "arguments": {"$ref": root, "type": "object"}}
         calls.append({"type": "object", "properties": properties, "required": [*properties]})
-        # Its references begin at its root.
-        definitions[str(number)] = json.loads(json.dumps(parameters).replace('"$ref": "#', f'"$ref": "{place}'))
+        definitions[str(number)] = {key: x for key, x in parameters.items() if key != "$schema"} | {"$id": root}
     return json.dumps({"anyOf": calls, "$defs": definitions})
 
 

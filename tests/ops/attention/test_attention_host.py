@@ -9,8 +9,14 @@ import pytest
 
 import ovgpu as ov
 from ovgpu.ops.attention import attention
+from ovgpu.ops.base import tasks
+from ovgpu.ops.base.op import call
 from ovgpu.ops.base.xp import NUMPY
+from ovgpu.ops.fused.kv_cache import PAGE_TOKENS
+from ovgpu.spec import Spec
+from ovgpu.types import Type
 from tests.harness.ir import Net
+from tests.kernels.test_pages import Sequences
 
 BATCH, ROWS, KEYS, DEPTH = (2, 3), 40, 50, 8
 VISIBLE = np.arange(KEYS) <= np.arange(ROWS)[:, None]
@@ -71,3 +77,41 @@ def test_bound() -> None:
     assert limit[0] == np.inf
     attention.bound_scores(q * np.nan, k, None, None, limit)
     assert not limit[0] < attention.MAX_EXPONENT
+
+
+@pytest.mark.parametrize(
+    ("lead", "of_keys", "queries", "mask"),
+    [
+        ((5,), (1,), 1, None),
+        ((32,), (32,), 1, (3, 32, 1)),
+        ((6, 2), (6, 1), 3, (1, 1, 1, 1)),
+        ((5,), (5,), 33, (5, 33)),
+        ((3, 2), (3, 1), 2, (3, 2, 1)),
+        ((), (), 40, (40,)),
+    ],
+    ids=["multi-query", "many-scores", "grouped", "mask-without-rows", "grouped-mask-without-rows", "no-heads"],
+)
+def test_pages(lead: Any, of_keys: Any, queries: int, mask: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of a batch have keys in pages, and two threads. Each is the same, bit for bit, when it is alone."""
+    for module in (attention, tasks):
+        monkeypatch.setattr(module, "WORKERS", 2)
+    random, op = np.random.default_rng(0), attention.CachedAttention()
+    sequences = Sequences([1100, 2, 1300], queries)
+    normal = lambda *shape: random.standard_normal(shape).astype(np.float32)
+    pools = [normal(sequences.capacity, *of_keys, PAGE_TOKENS, 64) for _ in range(2)]
+    hidden = None if mask is None else normal(*mask, sequences.width * PAGE_TOKENS)
+    q, table = normal(3, *lead, queries, 64), sequences.table(0)[:-1]
+
+    def compute(rows: slice) -> Any:
+        own = hidden if hidden is None or hidden.ndim < q.ndim or len(hidden) == 1 else hidden[rows]
+        inputs = [q[rows], *pools, own, None, None, table[rows]]
+        outputs = [np.empty_like(q[rows])]
+        specs = [[None if x is None else Spec(Type.of(x.dtype), x.shape) for x in each] for each in (inputs, outputs)]
+        workspace = [np.empty(shape, dtype.storage) for dtype, shape in op.workspace(*specs)]
+        op.numpy(call, inputs, outputs, workspace)
+        np.testing.assert_allclose(outputs[0], op.evaluate(NUMPY, *inputs)[0], 2e-5, 2e-5)
+        return outputs[0]
+
+    beside = compute(slice(None))
+    for row in range(3):
+        assert np.array_equal(beside[row : row + 1], compute(slice(row, row + 1)))

@@ -124,6 +124,13 @@ def test_texts_that_are_no_calls(name: str, text: str) -> None:
         assert parsed(MessageParser(FORMATS[name], FUNCTIONS, False), pieces) == Part(text)
 
 
+def test_parameters_without_an_end() -> None:
+    """They are left out. Each is read once, as the text may be long."""
+    text = "<tool_call><function=f><parameter=a>\n\n1\n\n</parameter>" + "<parameter=b>" * 30_000
+    (made,) = FORMATS["qwen3coder"].calls(text + "</function></tool_call>", FUNCTIONS)
+    assert json.loads(made.arguments) == {"a": "\n1\n"}
+
+
 def test_calls_beyond_the_first_are_left_out() -> None:
     text = 'a<tool_call>{"name": "f"}</tool_call>b<tool_call>{"name": "g"}</tool_call>c'
     for pieces in splits(text):

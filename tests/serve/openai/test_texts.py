@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import ovgpu.genai as ov_genai
+from ovgpu.serve.openai.requests import parse_chat
 from tests.genai.generation_cases import make_folder
 from tests.harness.servers.serving import Serving, serving
 from tests.serve.openai.client import CHATS, COMPLETIONS, EXACT, Stream, call, chat, completion, streamed, texts
@@ -169,8 +170,10 @@ def test_a_call_of_any_function(tmp_path: Path) -> None:
     for word, sign in zip("ĢģĤĥ", ("{", "}", '\\"', ":")):  # tokens of JSON
         text = text.replace(f'"{word}"', f'"{sign}"')
     words.write_text(text)
-    flag = {"$defs": {"B": {"type": "boolean"}}, "type": "object", "properties": {"a": {"$ref": "#/$defs/B"}}}
-    schemas = {"f": {**flag, "required": ["a"], "additionalProperties": False}, "g": {"const": {}}}
+    flag = {"type": "object", "properties": {"a": {"$ref": "#/definitions/B"}}, "required": ["a"]}
+    named = {"F": {**flag, "additionalProperties": False}, "B": {"type": "boolean"}}
+    draft = "http://json-schema.org/draft-07/schema#"
+    schemas = {"f": {"$schema": draft, "$ref": "#/definitions/F", "definitions": named}, "g": {"enum": [{}, True]}}
     tools = [{"type": "function", "function": {"name": name, "parameters": of}} for name, of in schemas.items()]
     forced = {"tools": tools, "tool_choice": "required", "temperature": 1.5, "seed": 0, "ignore_eos": False}
     request = chat(max_tokens=100, top_k=0, **forced)
@@ -186,8 +189,17 @@ def test_a_call_of_any_function(tmp_path: Path) -> None:
         assert all(isinstance(arguments["a"], bool) for name, arguments in calls if name == "f")
         with Stream(server, CHATS, request) as stream:
             deltas = [event["choices"][0]["delta"] for event in stream]
+        (cut,) = call(server, CHATS, {**request, "stop": ":"})[1]["choices"]
+        assert cut["finish_reason"] == "stop" and cut["message"]["content"] and "tool_calls" not in cut["message"]
     (made,) = [made["function"] for delta in deltas for made in delta.get("tool_calls", ())]
     assert (made["name"], json.loads(made["arguments"])) == calls[0]
+
+
+def test_parameters_without_a_type() -> None:
+    """They are those of an object, as arguments of calls are."""
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"minProperties": 1}}}
+    forced = parse_chat(chat(tools=[tool], tool_choice="required"))
+    assert json.loads(forced.schema or "") == {"type": "object", "minProperties": 1}
 
 
 def test_a_form_that_no_token_follows(server: Serving, pipeline: Any) -> None:
