@@ -364,7 +364,7 @@ def test_the_graph_of_a_version_that_has_ended_is_freed(tmp_path: Path, monkeypa
 
 
 def test_threads_of_the_command_use_one_heap() -> None:
-    """Of glibc, which is asked here. Without `heap.set_up`, each of these threads would have its own."""
+    """It is one of glibc, which is asked here. Without `heap.set_up`, each of these threads has its own."""
     program = """
 import ctypes, threading
 from ovgpu.serve import heap

@@ -293,7 +293,7 @@ class CachedAttention(ScaledDotProductAttention):
             self._attend(_valid_inputs(*inputs), outputs, workspace)
             return
         (out,), products = outputs, inputs[0][0].size * inputs[-1][:, 1].astype(np.int64)
-        # How queries are rounded depends on the heads beside them. Rows beside them must not decide which these are.
+        # Queries are rounded as the heads beside them require. Rows beside them must not decide which heads these are.
         many = out.shape[-2] >= MIN_BOUNDED_QUERIES
         by_heads = (out.ndim > 3) & (many | (products >= MIN_PARALLEL_PRODUCTS))
         some, everything = shares(out.shape[1], WORKERS), [slice(None)]
