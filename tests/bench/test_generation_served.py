@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,13 +45,31 @@ def test_figures() -> None:
     assert found["ttft_p50"] == pytest.approx(375) and found["tpot_p99"] == pytest.approx(200)
 
 
-def test_the_profile_has_each_operation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.fixture
+def benchmark(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The module, with small texts."""
     monkeypatch.syspath_prepend(str(Path(engines.__file__).parent))
     module: Any = __import__("generation_served")
-    monkeypatch.setattr(module, "PROMPT", 20)
-    monkeypatch.setitem(module.SETTINGS, "vocabulary", 60)
-    found = module.profile(make_folder("llama", tmp_path), "CPU")
-    whole = found.pop("the whole step")
-    assert {"MatMul", "CachedAttention", "CacheWrite", "SampleToken"} <= set(found) and sum(found.values()) < whole
+    for name, value in SETTINGS.items():
+        monkeypatch.setitem(module.SETTINGS, name, value)
+    yield module
     for name in ("generation_served", "generation_load", "serving", "sequences"):
         del sys.modules[name]
+
+
+def test_the_server_gets_the_same_texts(benchmark: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    make_folder("llama", tmp_path / "models" / benchmark.MODEL / "1")
+    monkeypatch.setattr(benchmark, "REQUESTS", {2: 3})
+    drawn = requests_of(3, SETTINGS, seed=2)
+    texts = benchmark.SameTexts("m", 3, drawn=tuple(drawn))
+    assert [body["prompt"] for body in texts.requests()] == [request.tokens[0].tolist() for request in drawn]
+    assert [body["max_tokens"] for body in texts.requests()] == [request.new for request in drawn]
+    (found,) = benchmark.served(tmp_path / "models", "CPU", []).values()
+    assert found["tokens"] == sum(request.new for request in drawn) and set(benchmark.COLUMNS) <= set(found)
+
+
+def test_the_profile_has_each_operation(benchmark: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(benchmark, "PROMPT", 20)
+    found = benchmark.profile(make_folder("llama", tmp_path), "CPU")
+    whole = found.pop("the whole step")
+    assert {"MatMul", "CachedAttention", "CacheWrite", "SampleToken"} <= set(found) and sum(found.values()) < whole
