@@ -98,13 +98,14 @@ good estimates are, the last table shows, which has those of the code that was m
 estimated by bytes and by tiles of products. Convolutional models are run with cuDNN, and, as `own`, without it. The
 floor is the time of the bytes in memory at the full bandwidth, or of the products at the peak rate.
 
-One aim is missed: a product of 16 rows should be as fast as one of 4. In a row, that of 16384 x 2048 is slower by 0.8
-us (int4) and 0.6 us (int8). `product_mma` has 256 blocks, two per multiprocessor, each of which copies x to shared
-memory: 64 KiB per block, 17 MB in all, at 64 bytes per clock. Its loop is not the limit: 153 instructions for 16 HMMA,
-4.7 us where bytes take 6.3. Two attempts were slower. With half the blocks, of twice the rows, x is read half as often,
-but 8 warps per multiprocessor request too few weights at a time: 7.3 us. `product_tiles` reads x in stages, once per
-tile of 128 rows of the weights, and has only 128 tiles for 132 multiprocessors: each has one block, whose warps wait
-for each other at every stage: 9.4 us.
+One aim is missed: a product of 16 rows should be as fast as one of 4. In a row, that of 16384 x 2048 takes 1.21 (int4)
+and 1.14 (int8) of its time on an H100, 1.55 and 1.30 on an H200. The following figures are older than a correction of
+the estimator, when the product of 16 rows in int4 took 6.7 us. `product_mma` has 256 blocks, two per
+multiprocessor, each of which copies x to shared memory: 64 KiB per block, 17 MB in all, at 64 bytes per clock. Its loop
+is not the limit: 153 instructions for 16 HMMA, 4.7 us where bytes take 6.3. Two attempts were slower. With half the
+blocks, of twice the rows, x is read half as often, but 8 warps per multiprocessor request too few weights at a time:
+7.3 us. `product_tiles` reads x in stages, once per tile of 128 rows of the weights, and has only 128 tiles for 132
+multiprocessors: each has one block, whose warps wait for each other at every stage: 9.4 us.
 
 Models in 8 bits (`bert_int8`, `resnet50_int8`, `yolo_int8`), and with them `implicit_gemm`, have not run on a card
 yet. With large batches, three limits of this kernel are close together: shared memory, which is written once and read
