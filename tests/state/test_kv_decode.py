@@ -247,6 +247,33 @@ def test_other_rows_than_beams_are_an_error(
     assert twins.feed(1, range(had)) == (device != "CPU")
 
 
+def test_inputs_of_other_batches_than_each_other(emulated: str) -> None:
+    """A decode step fails, or gives the results, as the whole model does; a failed one leaves the states alone."""
+    random, twins, seen = np.random.default_rng(0), Twins(attending(), emulated), set[bool]()
+    for batches in random.integers(1, 4, (60, 5)).tolist():
+        twins.both(lambda request: request.reset_state())
+        rows = range(int(random.integers(1, 3)))
+        assert [twins.feed(3, rows), twins.feed(1, rows)] == [False, True]
+        given = [twins.inputs(1, [i % len(rows) for i in range(batch)], batch) for batch in batches]
+        inputs = {name: given[i][name] for i, name in enumerate(("q", "k", "v", "beams", "hidden"))}
+        outcomes = [outcome(request, inputs) for request in (twins.found, twins.reference)]
+        seen.add(outcomes[1] is None)
+        assert (outcomes[0] is None) == (outcomes[1] is None), batches
+        if outcomes[1] is not None:
+            np.testing.assert_allclose(*outcomes, 2e-5, 2e-5)
+        twins.compare()
+    assert seen == {True, False}
+
+
+def outcome(request: Any, inputs: dict[str, Any]) -> Any:
+    """Return the result of an inference, None if it fails."""
+    try:
+        (result,) = request.infer(inputs).to_tuple()
+    except ov.OpError:
+        return None
+    return np.array(result)
+
+
 @pytest.mark.parametrize("looks", [True, False])
 def test_states_of_other_lengths(looks: bool, emulated: str) -> None:
     twins = Twins(attending(), emulated, looks)

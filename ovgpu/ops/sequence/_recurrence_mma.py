@@ -61,8 +61,6 @@ class MmaTiling:
             MmaTiling(steps, m, n, (-(-hidden // (units * m)), directions, -(-batch // (8 * n))))
             for m, n in block_sizes(steps, units, exact)
         ]
-        if not plans:
-            return None
         return next(
             (plan for plan in plans if prod(plan.grid) <= multiprocessors), min(plans, key=lambda plan: prod(plan.grid))
         )
